@@ -1,0 +1,42 @@
+"""postrl: RL post-training of language models.
+
+    from postrl import GRPOTrainer, GRPOConfig
+
+Names are loaded when first used, so that `import postrl` (and the command line) stays free of torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig as GRPOConfig
+    from postrl.errors import PostrlError as PostrlError
+    from postrl.trainer import GRPOTrainer as GRPOTrainer
+    from postrl.types import Batch as Batch
+    from postrl.types import Group as Group
+    from postrl.types import Rollout as Rollout
+
+_HOMES = {
+    "GRPOConfig": "postrl.config",
+    "GRPOTrainer": "postrl.trainer",
+    "PostrlError": "postrl.errors",
+    "Rollout": "postrl.types",
+    "Group": "postrl.types",
+    "Batch": "postrl.types",
+}
+
+__all__ = ["Batch", "GRPOConfig", "GRPOTrainer", "Group", "PostrlError", "Rollout", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'postrl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

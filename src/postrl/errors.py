@@ -1,0 +1,57 @@
+"""Errors written to the person who reads them at night: what was found, what was expected, what to type next.
+
+    PostrlError                 anything postrl itself can explain; exit code 1
+    ├── UsageError              the command line, a config file or an argument is wrong; exit code 2
+    ├── DataError               a data set, a column or a row is not usable
+    ├── RewardError             a reward function cannot be loaded, or fails beyond its budget
+    ├── ServerError             a vLLM server cannot start, answers wrongly or went away
+    ├── CanaryError             a server does not hold the weights that were pushed to it
+    ├── ChildError              a child process of the run died
+    └── WaitTimeout             a wait passed its deadline
+"""
+
+from __future__ import annotations
+
+
+class PostrlError(Exception):
+    """An error with a way out. `message` says what was found and expected, `hint` what to type next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class UsageError(PostrlError, ValueError):
+    """The user asked for something that cannot be: a wrong flag, an impossible combination."""
+
+    exit_code = 2
+
+
+class DataError(PostrlError, ValueError):
+    """A data set, a column or a row is not usable."""
+
+
+class RewardError(PostrlError):
+    """A reward function cannot be loaded, or it fails more often than `reward_error_budget` allows."""
+
+
+class ServerError(PostrlError):
+    """A vLLM server cannot start, answers wrongly or went away."""
+
+
+class CanaryError(ServerError):
+    """A server does not hold the weights that were pushed to it."""
+
+
+class ChildError(PostrlError):
+    """A child process of the run died; the message carries the end of its log."""
+
+
+class WaitTimeout(PostrlError, TimeoutError):
+    """A wait passed its deadline; the message names what was waited for."""

@@ -1,0 +1,185 @@
+"""The data that travels through the loop.
+
+    prompt -> Rollout (one completion) -> Group (the rollouts of one prompt) -> Batch (what one step trains on)
+
+A worked example, one prompt with two completions under weight version 3:
+
+    Group(
+        prompt_id="arithmetic:17",
+        messages=[{"role": "user", "content": "What is 3 + 4? Answer with just the number."}],
+        columns={"answer": "7"},
+        rollouts=[
+            Rollout(prompt_id="arithmetic:17", sample_index=0, prompt_ids=[1, 9, 2], completion_ids=[39, 2],
+                    logps=[-0.1, -0.2], loss_mask=[1, 1], segments=[Segment("policy", 0, 2)],
+                    version_spans=[VersionSpan(3, 0, 2)], finish_reason="stop", completion="7",
+                    rewards={"arithmetic": 1.0}, statuses={"arithmetic": "correct"}, reward=1.0),
+            Rollout(..., sample_index=1, completion="8", rewards={"arithmetic": 0.0}, reward=0.0),
+        ],
+    )
+
+Shapes in names: B rollouts, T tokens of the longest completion, G groups, V vocabulary.
+torch is imported for type checkers only: the launcher and the command line use these types without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+FinishReason = Literal["stop", "length", "abort"]
+Messages = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of completion tokens [start, end) with one author."""
+
+    source: str
+    """Who wrote it: "policy" (trained on) or what fed it to the policy, such as "tool" (loss mask 0)."""
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """Completion tokens [start, end) were sampled under the weights of `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One completion of one prompt, with everything needed to score, train on, store and replay it."""
+
+    prompt_id: str
+    """Names the row of the data set: `<data set>:<row>`."""
+    sample_index: int
+    """Place in its group, 0 .. num_generations - 1; part of the seed."""
+    prompt_ids: list[int]
+    """Prompt tokens as the sampler saw them, chat template applied."""
+    completion_ids: list[int]
+    """Completion tokens as the sampler produced them, end-of-turn token included. Never re-tokenised."""
+    logps: list[float]
+    """Log-probabilities of the completion tokens under the distribution they were sampled from (temperature
+    applied). NaN: the sampler gave none."""
+    version_spans: list[VersionSpan]
+    """Which weights produced which tokens; contiguous, in order, covering the completion."""
+    finish_reason: FinishReason
+    """"stop": the policy ended it; "length": cut at the token limit; "abort": cancelled."""
+    loss_mask: list[int] = field(default_factory=list)
+    """1: written by the policy, trained on; 0: fed to it."""
+    segments: list[Segment] = field(default_factory=list)
+    """The same by author; one "policy" segment unless tools or environments speak."""
+    completion: str = ""
+    """The completion decoded, special tokens removed: what rewards read."""
+    rewards: dict[str, float | None] = field(default_factory=dict)
+    """Score of each reward function. None: unscorable, left out of the group's statistics."""
+    statuses: dict[str, str] = field(default_factory=dict)
+    """How each score came about: correct, wrong, no_answer, scored, timeout, infra_error, ..."""
+    reward: float | None = None
+    """Weighted sum of `rewards`; None when no function could score it."""
+    advantage: float = 0.0
+    """Filled by the learner."""
+    staleness: int = 0
+    """Learner's version when the phase that trains it starts, minus `oldest_version`."""
+    dropped: str | None = None
+    """Why it is not trained on; None when it is."""
+
+    def __post_init__(self) -> None:
+        n = len(self.completion_ids)
+        if not self.loss_mask:
+            self.loss_mask = [1] * n
+        if not self.segments:
+            self.segments = [Segment("policy", 0, n)]
+
+    @property
+    def oldest_version(self) -> int:
+        return min((span.version for span in self.version_spans), default=0)
+
+    @property
+    def newest_version(self) -> int:
+        return max((span.version for span in self.version_spans), default=0)
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One usable row of a data set."""
+
+    prompt_id: str
+    messages: Messages | None
+    """Conversational prompts: the messages; None for a plain one."""
+    text: str
+    """The prompt as the model reads it: the chat template applied, or the plain text."""
+    token_ids: list[int]
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Every other column of the row, handed to reward functions by name."""
+    rewards: tuple[str, ...] = ()
+    """Names of the reward functions that score this row; empty: all of the run's."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The rollouts of one prompt: what a baseline compares."""
+
+    prompt_id: str
+    group_id: int
+    """Unique in the run: the same prompt in a later epoch is another group."""
+    prompt: str
+    messages: Messages | None
+    columns: dict[str, Any]
+    rollouts: list[Rollout]
+    rewards: tuple[str, ...] = ()
+    """Names of the reward functions that score it; empty: all of the run's."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one step trains on, as tensors. Row b is `rollouts[b]`; columns are completion tokens, right-padded."""
+
+    rollouts: list[Rollout]
+    group_B: torch.Tensor
+    """int64 [B]: group id carried with the rollout, never inferred from position."""
+    rewards_B: torch.Tensor
+    """float64 [B]: NaN where unscorable."""
+    mask_BT: torch.Tensor
+    """bool [B, T]: trainable tokens."""
+    behav_BT: torch.Tensor
+    """float32 [B, T]: the sampler's log-probs; NaN where missing."""
+    version: int
+    """Weight version the learner holds when the phase that trains this batch starts."""
+    prox_BT: torch.Tensor | None = None
+    """float32 [B, T]: log-probs at the start of the phase; None: one update, so they are the live ones, detached."""
+    ref_BT: torch.Tensor | None = None
+    """float32 [B, T]: log-probs of the reference; None when beta is 0."""
+    advantages_B: torch.Tensor | None = None
+    """float32 [B]: broadcast over the tokens."""
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """(sum, count) pairs gathered on the way."""
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
+
+    def rows(self, indices: list[int]) -> Batch:
+        """The sub-batch of these rows, cut to its own longest completion."""
+        width = max((len(self.rollouts[i].completion_ids) for i in indices), default=0)
+
+        def cut(x: torch.Tensor | None) -> torch.Tensor | None:
+            return None if x is None else x[indices, :width]
+
+        return replace(
+            self,
+            rollouts=[self.rollouts[i] for i in indices],
+            group_B=self.group_B[indices],
+            rewards_B=self.rewards_B[indices],
+            mask_BT=self.mask_BT[indices, :width],
+            behav_BT=self.behav_BT[indices, :width],
+            prox_BT=cut(self.prox_BT),
+            ref_BT=cut(self.ref_BT),
+            advantages_B=None if self.advantages_B is None else self.advantages_B[indices],
+            metrics={},
+        )
