@@ -1,0 +1,449 @@
+"""The HTTP client of one vLLM server: completions for the rollout worker, admin calls for weight sync.
+
+    server = VLLMServer("http://127.0.0.1:8000", token=os.environ.get("POSTRL_SERVER_TOKEN"))
+    server.wait_until_healthy(900)
+    async with generation_client() as client:
+        completion = await server.generate(client, [1, 9, 2], seed=7, temperature=1.0, max_tokens=64, timeout=600)
+
+Tokens in, tokens out: there is no text between the two sides, so nothing is ever tokenised again. Every call has a
+deadline; what goes wrong is a `ServerError` or a `WaitTimeout` that names the server, the route and what came back.
+The server needs VLLM_SERVER_DEV_MODE=1 (pause, weights), --enable-scale-out (/inference/v1/generate) and
+--logprobs-mode processed_logprobs. No torch here: the launcher uses this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import httpx
+
+from postrl.errors import ServerError, WaitTimeout
+from postrl.types import FinishReason, VersionSpan
+
+PauseMode = Literal["keep", "wait", "abort"]
+T = TypeVar("T")
+
+NOT_OURS = -1
+"""Version of weights that postrl did not push: those a server was started with, or a label someone else set."""
+
+MISSING_LOGP = -9999.0
+"""vLLM's stand-in for a log-probability that is NaN, -inf or absent."""
+
+GENERATE = "/inference/v1/generate"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a server generated for one prompt."""
+
+    token_ids: list[int]
+    """The tokens, end-of-turn token or stop text included."""
+    logps: list[float]
+    """Log-probability of each token under the distribution it was sampled from. NaN: the server gave none."""
+    version_spans: list[VersionSpan]
+    """Which weights produced which tokens: contiguous, in order, covering all; version -1: not ours."""
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class ServerMetrics:
+    """The numbers of /metrics that a run reports; data-parallel engines are added up."""
+
+    kv_cache_usage: float
+    """Share of the KV cache in use, 0 to 1; of the fullest engine."""
+    preemptions: int
+    """Requests pushed out of the KV cache since the server started. A push that clears the cache counts too."""
+    generation_tokens: int
+    """Tokens generated since the server started: a counter that stands still means a stuck server."""
+    running: int
+    waiting: int
+
+
+def generation_client() -> httpx.AsyncClient:
+    """The client to call `VLLMServer.generate` with, shared by all requests of an event loop.
+
+    One connection per request: closing it is how a request is cancelled, and none can go stale between two requests.
+    No proxy and no bound on connections, because waiting for one would count against a completion's deadline.
+    """
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    return httpx.AsyncClient(limits=limits, timeout=httpx.Timeout(None, connect=30.0), trust_env=False)
+
+
+class VLLMServer:
+    """One vLLM server at `url`. `token`: its POSTRL_SERVER_TOKEN, where it has one."""
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(base_url=self.url, headers=self._headers, limits=limits, trust_env=False)
+
+    def __repr__(self) -> str:
+        return f"VLLMServer({self.url!r})"
+
+    def close(self) -> None:
+        self._client.close()
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def health(self, timeout: float = 5.0) -> bool:
+        """Whether the server answers and its engine lives."""
+        try:
+            return self._client.get("/health", timeout=timeout).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def wait_until_healthy(self, deadline_s: float, alive: Callable[[], bool] | None = None) -> None:
+        """Wait until `health()`.
+
+        Args:
+            deadline_s: seconds to wait at most.
+            alive: called between the tries; False (or an error of its own) ends the wait, because the process is gone.
+
+        Raises:
+            WaitTimeout: not healthy within the deadline.
+            ServerError: `alive` said no.
+        """
+        end = time.monotonic() + deadline_s
+        while not self.health():
+            if alive is not None and not alive():
+                raise ServerError(f"{self.url}: the server's process ended before it answered", hint="see its log")
+            if time.monotonic() > end:
+                raise WaitTimeout(f"{self.url}/health did not answer with 200 within {deadline_s:g} s")
+            time.sleep(0.2)
+
+    def server_info(self) -> dict[str, Any]:
+        """vLLM's configuration ("vllm_config"), its VLLM_ variables ("vllm_env") and the host's ("system_env")."""
+        # The first call makes the server collect facts about its host, which takes seconds.
+        response = self._call("GET", "/server_info", params={"config_format": "json"}, timeout=120)
+        return self._parse("/server_info", response, lambda answer: dict(answer))
+
+    def world_size(self) -> int:
+        """Number of worker processes: tensor x pipeline x data parallel."""
+        return self._field("GET", "/get_world_size", "world_size", int)
+
+    def weight_info(self) -> int:
+        """Version of the weights it serves; -1: not ours."""
+        return parse_version(self._field("GET", "/weight_info", "weight_version", str))
+
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 of every parameter, by rank and vLLM's own parameter name. Parameters only: a packed copy of an LM
+        head that was left at old weights does not show here."""
+        return self._field("POST", "/weight_checker", "checksums", dict, json={"action": "checksum"}, timeout=600)
+
+    def metrics(self) -> ServerMetrics:
+        """The numbers of /metrics that a run reports."""
+        return parse_metrics(self._call("GET", "/metrics").text)
+
+    def is_paused(self) -> bool:
+        return self._field("GET", "/is_paused", "is_paused", bool)
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def pause(self, mode: PauseMode = "keep", clear_cache: bool = True, timeout: float = 60.0) -> None:
+        """Stop generating; new requests wait in the server.
+
+        Args:
+            mode: requests in flight are kept and go on after `resume`, waited for, or aborted (they answer at once
+                with what they have).
+            clear_cache: drop keys and values, so that kept requests are recomputed under the next weights. Always sent:
+                vLLM documents it as ignored with "keep", and acts on it.
+        """
+        self._call("POST", "/pause", params={"mode": mode, "clear_cache": str(clear_cache).lower()}, timeout=timeout)
+
+    def resume(self) -> None:
+        self._call("POST", "/resume")
+
+    def init_weight_transfer(self, info: dict[str, Any], timeout: float = 300.0) -> None:
+        self._call("POST", "/init_weight_transfer_engine", json={"init_info": info}, timeout=timeout)
+
+    def start_weight_update(self) -> None:
+        self._call("POST", "/start_weight_update")
+
+    def update_weights(self, info: dict[str, Any], timeout: float = 600.0) -> None:
+        """Load weights. An error leaves the server unusable (part of a model, paused): restart it."""
+        self._call("POST", "/update_weights", json={"update_info": info}, timeout=timeout)
+
+    def finish_weight_update(self, version: int) -> None:
+        self._call("POST", "/finish_weight_update", json={"weight_version": str(version)}, timeout=300)
+
+    # -- tokens ------------------------------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        client: httpx.AsyncClient,
+        prompt_ids: Sequence[int],
+        *,
+        seed: int,
+        temperature: float,
+        max_tokens: int,
+        stop: Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] | None = None,
+        timeout: float = 600.0,
+        model: str | None = None,
+    ) -> Completion:
+        """One completion, sampled from the model's full distribution at `temperature`.
+
+        Args:
+            client: see `generation_client`.
+            seed: 0 .. 2**63 - 1. The same seed gives the same tokens only on the same batch shapes and weights.
+            temperature: 0 is greedy; log-probs are then those at temperature 1.
+            max_tokens: most tokens of the completion.
+            stop: texts that end it; special tokens may be part of them. The tokens of the text are part of the result.
+            stop_token_ids: tokens that end it, beside the model's own end-of-sequence tokens.
+            timeout: seconds for the whole request, the wait in the server's queue included.
+            model: name of a LoRA adapter; default: the served model.
+
+        Cancelling the task closes the connection, and the server drops the request.
+
+        Raises:
+            WaitTimeout: no answer in time.
+            ServerError: the server is gone, refused the request, or answered something else than a completion.
+        """
+        sampling = sampling_params(seed, temperature, max_tokens, stop, stop_token_ids)
+        body = {"token_ids": list(prompt_ids), "sampling_params": sampling} | ({"model": model} if model else {})
+        try:
+            async with asyncio.timeout(timeout):
+                response = await client.post(self.url + GENERATE, json=body, headers=self._headers)
+        except (TimeoutError, httpx.HTTPError) as error:
+            raise self._failure(GENERATE, timeout, error) from error
+        return self._parse(GENERATE, response, parse_completion)
+
+    def score(self, token_ids: Sequence[int], start: int, timeout: float = 120.0) -> list[float]:
+        """Log-probs of token_ids[start:], each given all tokens before it, under the weights that the server holds.
+
+        At temperature 1, whatever --logprobs-mode says of processed or raw: no sampling processor touches prompt
+        tokens. The prefix cache is not read for such a request, so keys and values of old weights cannot slip in.
+        One token less than the context length fits, because vLLM insists on generating one.
+
+        Args:
+            token_ids: T tokens.
+            start: 1 .. T - 1; the first token has no log-prob.
+
+        Returns:
+            T - start floats; NaN where the server gave none.
+        """
+        if not 1 <= start < len(token_ids):
+            raise ValueError(f"start is {start}, expected 1 to {len(token_ids) - 1}")
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+        body = {"token_ids": list(token_ids), "sampling_params": sampling}
+
+        def parse(answer: Any) -> list[float]:
+            rows = answer["prompt_logprobs"]
+            if len(rows) != len(token_ids):
+                raise ValueError(f"{len(rows)} prompt_logprobs for {len(token_ids)} tokens")
+            return [parse_logp(rows[i][str(token_ids[i])]) for i in range(start, len(token_ids))]
+
+        return self._parse(GENERATE, self._send("POST", GENERATE, json=body, timeout=timeout), parse)
+
+    # -- attaching ---------------------------------------------------------------------------------------------------
+
+    def attach_problems(
+        self,
+        *,
+        model: str | None = None,
+        dtype: str | None = None,
+        max_model_len: int | None = None,
+        backend: str | None = None,
+    ) -> list[str]:
+        """What keeps this server, started by someone else, from being used; empty: nothing. Every mismatch at once.
+
+        Args:
+            model: path or id that it should serve.
+            dtype: "float32" or "bfloat16".
+            max_model_len: tokens of prompt and completion that it must take.
+            backend: weight-transfer backend, "postrl_disk" or "nccl".
+        """
+        if not self.health():
+            return [f"{self.url} does not answer /health with 200: start it, or correct the URL"]
+        problems: list[str] = []
+
+        def ask(call: Callable[[], T]) -> T | None:
+            try:
+                return call()
+            except (ServerError, WaitTimeout) as error:
+                problems.append(f"{error.message} ({error.hint})" if error.hint else error.message)
+                return None
+
+        if (info := ask(self.server_info)) is not None:
+            problems += config_problems(info, model=model, dtype=dtype, max_model_len=max_model_len, backend=backend)
+        ask(self.weight_info)
+        paused = ask(self.is_paused)
+        if paused:
+            problems.append("it is paused, perhaps in the middle of a weight update of a run that died: restart it")
+        if paused is False:  # a paused server would not answer
+            ask(self._probe)
+        return [problem if self.url in problem else f"{self.url}: {problem}" for problem in problems]
+
+    def _probe(self) -> None:
+        body = {"token_ids": [0], "sampling_params": sampling_params(seed=0, temperature=1.0, max_tokens=1)}
+        completion = self._parse(GENERATE, self._send("POST", GENERATE, json=body, timeout=120), parse_completion)
+        if not completion.version_spans or any(math.isnan(logp) for logp in completion.logps):
+            raise ServerError(f"a probe request came back without log-probs or weight versions: {completion}")
+
+    # -- plumbing ----------------------------------------------------------------------------------------------------
+
+    def _send(self, method: str, route: str, *, timeout: float, **request: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, route, timeout=timeout, **request)
+        except httpx.HTTPError as error:
+            raise self._failure(route, timeout, error) from error
+
+    def _call(self, method: str, route: str, *, timeout: float = 60.0, **request: Any) -> httpx.Response:
+        return self._check(route, self._send(method, route, timeout=timeout, **request))
+
+    def _field(self, method: str, route: str, name: str, kind: type[T], **request: Any) -> T:
+        value = self._parse(route, self._call(method, route, **request), lambda answer: answer[name])
+        if not isinstance(value, kind):
+            raise ServerError(f"{self.url}{route} answered {name} = {value!r}, expected {kind.__name__}")
+        return value
+
+    def _check(self, route: str, response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        message = f"{self.url}{route} answered HTTP {response.status_code}: {excerpt(response.text)}"
+        raise ServerError(message, hint=way_out(route, response.status_code))
+
+    def _parse(self, route: str, response: httpx.Response, parse: Callable[[Any], T]) -> T:
+        self._check(route, response)
+        try:
+            return parse(response.json())
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            detail = f"{type(error).__name__}: {error}"
+            raise ServerError(
+                f"{self.url}{route} answered what is no answer of vLLM ({detail}): {excerpt(response.text)}"
+            ) from error
+
+    def _failure(self, route: str, timeout: float, error: Exception) -> ServerError | WaitTimeout:
+        if isinstance(error, TimeoutError | httpx.TimeoutException):
+            return WaitTimeout(f"{self.url}{route} did not answer within {timeout:g} s")
+        return ServerError(f"{self.url}{route} cannot be reached ({type(error).__name__}: {error})")
+
+
+def way_out(route: str, status: int) -> str:
+    if status == 401:
+        return "set POSTRL_SERVER_TOKEN to the token that the server was started with"
+    if status in (403, 404) and route == GENERATE:
+        return "start the server with --enable-scale-out"
+    if status == 404:
+        return "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
+    return ""
+
+
+def excerpt(text: str, length: int = 600) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def sampling_params(
+    seed: int,
+    temperature: float,
+    max_tokens: int,
+    stop: Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+) -> dict[str, Any]:
+    """What makes /inference/v1/generate sample one completion from the whole, unpenalised distribution.
+
+    All of it is said, so that no default of the server or of the model's generation_config steps in.
+    """
+    sampling: dict[str, Any] = {
+        "n": 1, "seed": seed, "temperature": temperature, "max_tokens": max_tokens, "logprobs": 0,
+        "top_p": 1.0, "top_k": 0, "min_p": 0.0,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
+    }  # fmt: skip
+    if stop_token_ids:
+        sampling["stop_token_ids"] = list(stop_token_ids)
+    # The server needs the text only to look for stop strings, and those may hold special tokens.
+    sampling |= {"stop": list(stop), "skip_special_tokens": False} if stop else {"detokenize": False}
+    return sampling
+
+
+def parse_version(text: str | int) -> int:
+    """The weight version that vLLM reports as text; -1 for what is no plain number, such as "default"."""
+    return int(text) if str(text).isdecimal() else NOT_OURS
+
+
+def parse_logp(entry: dict[str, Any] | None) -> float:
+    logp = None if entry is None else entry.get("logprob")
+    return math.nan if logp is None or logp <= MISSING_LOGP else float(logp)
+
+
+def parse_completion(answer: dict[str, Any]) -> Completion:
+    """The one completion in the answer of /inference/v1/generate; ValueError, KeyError or TypeError: it is none."""
+    (choice,) = answer["choices"]
+    token_ids = [int(token) for token in choice["token_ids"]]
+    content = (choice.get("logprobs") or {}).get("content")
+    logps = [math.nan] * len(token_ids) if content is None else [parse_logp(entry) for entry in content]
+    if len(logps) != len(token_ids):
+        raise ValueError(f"{len(logps)} log-probs for {len(token_ids)} tokens")
+    if choice["finish_reason"] not in ("stop", "length", "abort"):
+        raise ValueError(f"finish_reason {choice['finish_reason']!r}")
+    return Completion(
+        token_ids, logps, parse_spans(choice.get("weight_versions"), len(token_ids)), choice["finish_reason"]
+    )
+
+
+def parse_spans(spans: list[dict[str, Any]] | None, length: int) -> list[VersionSpan]:
+    """vLLM's weight_versions as spans that cover `length` tokens without gap or overlap; None: nobody's weights."""
+    if spans is None:
+        return [VersionSpan(NOT_OURS, 0, length)] if length else []
+    parsed = [VersionSpan(parse_version(span["version"]), span["start"], span["end"]) for span in spans]
+    parsed = [span for span in parsed if span.start != span.end]
+    edges = [0, *(span.end for span in parsed)]
+    if edges[-1] != length or any(span.start != edge or span.end < edge for span, edge in zip(parsed, edges)):
+        raise ValueError(f"weight_versions {spans} do not cover {length} tokens")
+    return parsed
+
+
+def parse_metrics(text: str) -> ServerMetrics:
+    """Pick vLLM's numbers out of a Prometheus page; what is not there counts as 0."""
+    values: dict[str, list[float]] = {}
+    for line in text.splitlines():
+        if line.startswith("vllm:"):
+            name = line.partition("{")[0].partition(" ")[0]
+            values.setdefault(name, []).append(float(line.rsplit(" ", 1)[1]))
+
+    def total(name: str) -> int:
+        return int(sum(values.get(name, [0])))
+
+    return ServerMetrics(
+        kv_cache_usage=max(values.get("vllm:kv_cache_usage_perc", [0.0])),
+        preemptions=total("vllm:num_preemptions_total"),
+        generation_tokens=total("vllm:generation_tokens_total"),
+        running=total("vllm:num_requests_running"),
+        waiting=total("vllm:num_requests_waiting"),
+    )
+
+
+def config_problems(
+    info: dict[str, Any], *, model: str | None, dtype: str | None, max_model_len: int | None, backend: str | None
+) -> list[str]:
+    """How a server's configuration (/server_info) differs from what a run needs, each with the way out."""
+    config = info.get("vllm_config") or {}
+    served = config.get("model_config") or {}
+    transfer = config.get("weight_transfer_config") or {}
+    checks = [
+        ("logprobs_mode", served.get("logprobs_mode"), "processed_logprobs"),
+        ("model", served.get("model"), model),
+        ("dtype", str(served.get("dtype")).removeprefix("torch."), dtype),
+        ("weight_transfer_config", transfer.get("backend"), backend),
+    ]
+    problems = [
+        f"its {name} is {found}, expected {wanted}: start it with {flag(name, wanted)}"
+        for name, found, wanted in checks
+        if wanted is not None and found != wanted
+    ]
+    if max_model_len is not None and (length := served.get("max_model_len") or 0) < max_model_len:
+        way_out = flag("max_model_len", str(max_model_len))
+        problems.append(f"its max_model_len is {length}, and the run needs {max_model_len}: start it with {way_out}")
+    return problems
+
+
+def flag(name: str, value: str) -> str:
+    value = f'\'{{"backend": "{value}"}}\'' if name == "weight_transfer_config" else value
+    return f"--{name.replace('_', '-')} {value}"
