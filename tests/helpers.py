@@ -1,7 +1,7 @@
 """Small real components for tests, built in memory: no model hub, no network, the same every time.
 
-    tokenizer = tiny_tokenizer()               # byte-level BPE with a chat template; any text round-trips
-    folder = tiny_model_dir(tmp_path / "m")    # a random two-layer Llama that transformers and vLLM load
+tokenizer = tiny_tokenizer()               # byte-level BPE with a chat template; any text round-trips
+folder = tiny_model_dir(tmp_path / "m")    # a random two-layer Llama that transformers and vLLM load
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """Every setting of a run, once: the dataclass field is the flag, the help text and the YAML key.
 
-A default is the setting we would defend. Checks that compare two settings live at the end of the class and run
-before any process starts. Same meaning, TRL's name; TRL's batch names are converted (see `postrl.trl_names`).
+A default is the setting we would defend. Checks that compare two settings are in `postrl.config_checks` and run before
+any process starts. Same meaning, TRL's name; TRL's batch names are converted (see `postrl.trl_names`).
 """
+# ruff: noqa: RUF009 (setting() gives lists a default_factory, so no default is shared)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from postrl.config_checks import check
 from postrl.errors import UsageError
-from postrl.trl_names import accept_trl_names
+from postrl.trl_names import accept_trl_names, convert
 
 
 def setting(default: Any, panel: str, help: str) -> Any:
@@ -38,9 +41,19 @@ class GRPOConfig:
     # -- model ---------------------------------------------------------------------------------------------------
     model: str = setting("", MODEL, "Model id on the hub, a local folder, or the packaged demo model smollm2-135m.")
     revision: str | None = setting(None, MODEL, "Branch, tag or commit of the model on the hub.")
-    trust_remote_code: bool = setting(False, MODEL, "Run Python code that comes with the model. Only for authors you trust.")
-    dtype: Dtype = setting("auto", MODEL, "Compute dtype of learner and sampler; auto: bfloat16 on GPUs, float32 on CPUs. Trained weights are kept in float32.")
-    attn_implementation: str | None = setting(None, MODEL, "Attention kernel of the learner, such as sdpa or flash_attention_2; default: transformers' choice.")
+    trust_remote_code: bool = setting(
+        False, MODEL, "Run Python code that comes with the model. Only for authors you trust."
+    )
+    dtype: Dtype = setting(
+        "auto",
+        MODEL,
+        "Compute dtype of learner and sampler; auto: bfloat16 on GPUs, float32 on CPUs. Trained weights are kept in float32.",
+    )
+    attn_implementation: str | None = setting(
+        None,
+        MODEL,
+        "Attention kernel of the learner, such as sdpa or flash_attention_2; default: transformers' choice.",
+    )
     chat_template: str | None = setting(None, MODEL, "Jinja file that replaces the tokenizer's chat template.")
     lora_rank: int = setting(0, MODEL, "Rank of LoRA adapters; 0 trains all weights.")
     lora_alpha: int | None = setting(None, MODEL, "LoRA scale; default: twice the rank.")
@@ -49,58 +62,110 @@ class GRPOConfig:
 
     # -- data ----------------------------------------------------------------------------------------------------
     dataset: list[str] = setting([], DATA, "arithmetic, gsm8k or any hub id; repeatable, with a weight as NAME=0.5.")
-    dataset_path: str | None = setting(None, DATA, "Local JSONL, JSON, Parquet or CSV file (or folder of them) with the rows of --dataset.")
+    dataset_path: str | None = setting(
+        None, DATA, "Local JSONL, JSON, Parquet or CSV file (or folder of them) with the rows of --dataset."
+    )
     dataset_config: str | None = setting(None, DATA, "Configuration of the hub data set, such as main.")
     dataset_split: str | None = setting(None, DATA, "Split to train on; default: train.")
-    prompt_column: str | None = setting(None, DATA, "Column with the prompt: text or a list of messages; default: the preset's, else prompt.")
-    answer_column: str | None = setting(None, DATA, "Column with the reference answer; default: the preset's, else answer.")
+    prompt_column: str | None = setting(
+        None, DATA, "Column with the prompt: text or a list of messages; default: the preset's, else prompt."
+    )
+    answer_column: str | None = setting(
+        None, DATA, "Column with the reference answer; default: the preset's, else answer."
+    )
     system_prompt: str | None = setting(None, DATA, "System message put before every conversational prompt.")
     shuffle: bool = setting(True, DATA, "Shuffle the rows, with the run's seed, anew each epoch.")
-    max_prompt_length: int = setting(1024, DATA, "Prompts of more tokens than this are dropped before training, and counted.")
+    max_prompt_length: int = setting(
+        1024, DATA, "Prompts of more tokens than this are dropped before training, and counted."
+    )
 
     # -- reward --------------------------------------------------------------------------------------------------
-    reward: list[str] = setting([], REWARD, "Built-in name (math, arithmetic) or file.py:function; repeatable; default: the data set's own.")
+    reward: list[str] = setting(
+        [], REWARD, "Built-in name (math, arithmetic) or file.py:function; repeatable; default: the data set's own."
+    )
     reward_weights: list[float] = setting([], REWARD, "Weight of each --reward, in the same order; default: 1 each.")
-    reward_timeout: float = setting(60.0, REWARD, "Seconds one call of a reward function may take before its worker is killed.")
+    reward_timeout: float = setting(
+        60.0, REWARD, "Seconds one call of a reward function may take before its worker is killed."
+    )
     reward_error_budget: float = setting(0.05, REWARD, "Share of a batch's rewards that may fail before the run stops.")
 
     # -- rollout -------------------------------------------------------------------------------------------------
-    engine: Literal["auto", "transformers", "vllm"] = setting("auto", ROLLOUT, "What generates: transformers (inside the trainer) or vllm (servers); auto: vllm where it is installed.")
-    vllm_server_url: list[str] = setting([], ROLLOUT, "A vLLM server that already runs; repeatable; nothing is started or stopped then.")
+    engine: Literal["auto", "transformers", "vllm"] = setting(
+        "auto",
+        ROLLOUT,
+        "What generates: transformers (inside the trainer) or vllm (servers); auto: vllm where it is installed.",
+    )
+    vllm_server_url: list[str] = setting(
+        [], ROLLOUT, "A vLLM server that already runs; repeatable; nothing is started or stopped then."
+    )
     num_servers: int = setting(1, ROLLOUT, "vLLM servers to start.")
     tensor_parallel_size: int = setting(1, ROLLOUT, "GPUs per vLLM server.")
     gpu_memory_utilization: float = setting(0.9, ROLLOUT, "Share of a GPU's memory that its vLLM server may take.")
-    max_model_len: int | None = setting(None, ROLLOUT, "Context length of the vLLM servers; default: max_prompt_length + max_completion_length, within the model's.")
-    vllm_arg: list[str] = setting([], ROLLOUT, "Further flag for the vLLM servers as KEY=VALUE, such as enforce-eager=true; repeatable.")
+    max_model_len: int | None = setting(
+        None,
+        ROLLOUT,
+        "Context length of the vLLM servers; default: max_prompt_length + max_completion_length, within the model's.",
+    )
+    vllm_arg: list[str] = setting(
+        [], ROLLOUT, "Further flag for the vLLM servers as KEY=VALUE, such as enforce-eager=true; repeatable."
+    )
     server_start_timeout: float = setting(900.0, ROLLOUT, "Seconds a vLLM server may take to start.")
-    request_timeout: float = setting(600.0, ROLLOUT, "Seconds one completion may take before it is cancelled and asked for again.")
-    prompts_per_step: int = setting(32, ROLLOUT, "Prompts of one step; times num_generations gives the completions it trains on.")
+    request_timeout: float = setting(
+        600.0, ROLLOUT, "Seconds one completion may take before it is cancelled and asked for again."
+    )
+    prompts_per_step: int = setting(
+        32, ROLLOUT, "Prompts of one step; times num_generations gives the completions it trains on."
+    )
     num_generations: int = setting(8, ROLLOUT, "Completions per prompt: the size of a group.")
     max_completion_length: int = setting(512, ROLLOUT, "Most tokens of one completion.")
     temperature: float = setting(1.0, ROLLOUT, "Sampling temperature of training rollouts.")
     stop: list[str] = setting([], ROLLOUT, "Text that ends a completion; repeatable.")
 
     # -- algorithm -----------------------------------------------------------------------------------------------
-    beta: float = setting(0.0, ALGORITHM, "Weight of the KL to the initial policy in the loss; 0: no reference model is held.")
+    beta: float = setting(
+        0.0, ALGORITHM, "Weight of the KL to the initial policy in the loss; 0: no reference model is held."
+    )
     epsilon: float = setting(0.2, ALGORITHM, "Trust region: the ratio is clipped below at 1 - epsilon.")
-    epsilon_high: float | None = setting(None, ALGORITHM, "Trust region: the ratio is clipped above at 1 + epsilon_high; default: epsilon.")
-    scale_rewards: Literal["group", "batch", "none"] = setting("group", ALGORITHM, "What divides the centred rewards: the group's standard deviation, the batch's, or nothing.")
-    loss_aggregation: Aggregation = setting("token_mean", ALGORITHM, "How token losses become one number (docs/algorithms.md).")
+    epsilon_high: float | None = setting(
+        None, ALGORITHM, "Trust region: the ratio is clipped above at 1 + epsilon_high; default: epsilon."
+    )
+    scale_rewards: Literal["group", "batch", "none"] = setting(
+        "group", ALGORITHM, "What divides the centred rewards: the group's standard deviation, the batch's, or nothing."
+    )
+    loss_aggregation: Aggregation = setting(
+        "token_mean", ALGORITHM, "How token losses become one number (docs/algorithms.md)."
+    )
     num_iterations: int = setting(1, ALGORITHM, "Passes over each batch.")
     minibatches: int = setting(1, ALGORITHM, "Optimizer steps per pass over a batch.")
-    is_correction: Literal["tis", "none"] = setting("tis", ALGORITHM, "Correction of the difference between sampler and learner: truncated importance sampling in [0, 2], or none.")
-    mask_truncated_completions: bool = setting(False, ALGORITHM, "Leave completions that hit the token limit out of the loss.")
+    is_correction: Literal["tis", "none"] = setting(
+        "tis",
+        ALGORITHM,
+        "Correction of the difference between sampler and learner: truncated importance sampling in [0, 2], or none.",
+    )
+    mask_truncated_completions: bool = setting(
+        False, ALGORITHM, "Leave completions that hit the token limit out of the loss."
+    )
 
     # -- optimizer -----------------------------------------------------------------------------------------------
     learning_rate: float = setting(1e-6, OPTIMIZER, "Peak learning rate.")
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = setting("constant", OPTIMIZER, "Shape of the learning rate after the warm-up.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = setting(
+        "constant", OPTIMIZER, "Shape of the learning rate after the warm-up."
+    )
     warmup_steps: int = setting(0, OPTIMIZER, "Optimizer steps over which the learning rate rises from 0.")
     weight_decay: float = setting(0.0, OPTIMIZER, "Decoupled weight decay.")
     max_grad_norm: float = setting(1.0, OPTIMIZER, "Gradients are scaled down to this norm; 0: never.")
     optim: Literal["adamw", "sgd"] = setting("adamw", OPTIMIZER, "Optimizer.")
-    gradient_checkpointing: bool | None = setting(None, OPTIMIZER, "Recompute activations in the backward pass to save memory; default: on GPUs only.")
-    max_tokens_per_microbatch: int = setting(4096, OPTIMIZER, "Most tokens (prompt and completion, padded) of one forward pass; lower it when memory runs out.")
-    num_processes: int | None = setting(None, OPTIMIZER, "Trainer ranks; default: the GPUs that the vLLM servers leave free, 1 on CPUs.")
+    gradient_checkpointing: bool | None = setting(
+        None, OPTIMIZER, "Recompute activations in the backward pass to save memory; default: on GPUs only."
+    )
+    max_tokens_per_microbatch: int = setting(
+        4096,
+        OPTIMIZER,
+        "Most tokens (prompt and completion, padded) of one forward pass; lower it when memory runs out.",
+    )
+    num_processes: int | None = setting(
+        None, OPTIMIZER, "Trainer ranks; default: the GPUs that the vLLM servers leave free, 1 on CPUs."
+    )
 
     # -- run -----------------------------------------------------------------------------------------------------
     output_dir: str | None = setting(None, RUN, "The run's folder; default: runs/<run name>.")
@@ -109,7 +174,9 @@ class GRPOConfig:
     num_train_epochs: float = setting(1.0, RUN, "Passes over the prompts when max_steps is -1.")
     save_steps: int = setting(100, RUN, "Steps between checkpoints; 0: only at the end and on Ctrl-C.")
     save_total_limit: int | None = setting(2, RUN, "Checkpoints to keep, the newest ones.")
-    eval_steps: int = setting(0, RUN, "Steps between evaluations; 0: only before and after training, and only with an evaluation set.")
+    eval_steps: int = setting(
+        0, RUN, "Steps between evaluations; 0: only before and after training, and only with an evaluation set."
+    )
     eval_dataset: str | None = setting(None, RUN, "Data set to evaluate on: NAME, NAME:split or a local file.")
     eval_prompts: int = setting(200, RUN, "Most prompts of one evaluation.")
     logging_steps: int = setting(1, RUN, "Steps between lines on the screen; metrics.jsonl has every step.")
@@ -121,10 +188,9 @@ class GRPOConfig:
     debug: bool = setting(False, RUN, "Show tracebacks.")
 
     def __post_init__(self) -> None:
-        for check in CHECKS:
-            if problem := check(self):
-                message, hint = problem
-                raise UsageError(message, hint=hint)
+        for f in fields(self):
+            setattr(self, f.name, _coerce(f, getattr(self, f.name), type(self).__name__))
+        check(self)
 
     @property
     def rollouts_per_step(self) -> int:
@@ -145,13 +211,8 @@ class GRPOConfig:
             UsageError: an unknown key, a value of the wrong type, or an impossible combination.
         """
         known = {f.name: f for f in fields(cls)}
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise UsageError(
-                f"{source} has unknown settings: {', '.join(unknown)}",
-                hint=f"did you mean {_nearest(unknown[0], known)}? `postrl grpo --help` lists all settings",
-            )
-        return cls(**{name: _coerce(name, known[name], value, source) for name, value in values.items()})
+        values = convert(values, list(known), source=source)
+        return cls(**{name: _coerce(known[name], value, source) for name, value in values.items()})
 
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> GRPOConfig:
@@ -171,154 +232,66 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(Path(path).read_text())
     except OSError as error:
-        raise UsageError(f"cannot read the config file {path}: {error.strerror}", hint="check the path given with --config") from error
+        raise UsageError(
+            f"cannot read the config file {path}: {error.strerror}", hint="check the path given with --config"
+        ) from error
     except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {error}", hint="a config file has one `setting: value` a line") from error
+        raise UsageError(
+            f"{path} is not valid YAML: {error}", hint="a config file has one `setting: value` a line"
+        ) from error
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UsageError(f"{path} holds a {type(values).__name__}, not settings", hint="a config file has one `setting: value` a line")
+        raise UsageError(
+            f"{path} holds a {type(values).__name__}, not settings",
+            hint="a config file has one `setting: value` a line",
+        )
     return values
 
 
-def _nearest(name: str, known: Any) -> str:
-    from difflib import get_close_matches
+def _coerce(f: Field[Any], value: Any, source: str) -> Any:
+    """A value as the field's type; YAML reads 1e-6 as text and a single item where a list is meant.
 
-    return (get_close_matches(name, list(known), n=1, cutoff=0.0) or ["another name"])[0]
-
-
-def _coerce(name: str, f: Any, value: Any, source: str) -> Any:
-    """A YAML value as the field's type; YAML reads 1e-6 as text and a single item where a list is meant."""
+    Raises:
+        UsageError: it is not one; the message names the setting, the value and the type.
+    """
     kind = str(f.type)
-    wrong = UsageError(f"{source}: {name} is {value!r}, expected {kind}", hint=f.metadata["help"])
-    if value is None:
-        if "None" in kind:
-            return None
-        raise wrong
-    if kind.startswith("list["):
-        items = value if isinstance(value, list | tuple) else [value]
-        return [float(item) if "float" in kind else str(item) for item in items]
-    if kind.startswith(("bool",)):
-        if isinstance(value, bool):
-            return value
-        raise wrong
+    if value is None and "None" in kind:
+        return None
     try:
-        if kind.startswith("int"):
-            if isinstance(value, bool) or float(value) != int(float(value)):
-                raise wrong
-            return int(float(value))
-        if kind.startswith("float"):
-            return float(value)
+        if kind.startswith("list["):
+            items = value if isinstance(value, list | tuple) else [value]
+            return [_float(item) if "float" in kind else _text(item) for item in items]
+        read = next((read for name, read in _READERS.items() if kind.startswith(name)), _text)
+        return read(value)
     except (TypeError, ValueError) as error:
-        raise wrong from error
+        message = f"{source}: {f.name} is {value!r}, expected {kind}"
+        raise UsageError(message, hint=f"{f.name}: {f.metadata['help']}") from error
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _int(value: Any) -> int:
+    number = _float(value)
+    if number != int(number):
+        raise ValueError
+    return int(number)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Path):
+        raise TypeError
     return str(value)
 
 
-# -- checks: (config) -> None, or (what is wrong, the way out) ---------------------------------------------------------
-
-Problem = tuple[str, str] | None
-
-
-def _positive(c: GRPOConfig) -> Problem:
-    for name in ("prompts_per_step", "num_generations", "max_completion_length", "max_prompt_length", "num_iterations",
-                 "minibatches", "num_servers", "tensor_parallel_size", "max_tokens_per_microbatch", "logging_steps"):
-        if getattr(c, name) < 1:
-            return f"{name} is {getattr(c, name)}, expected at least 1", f"set --{name.replace('_', '-')} to 1 or more"
-    for name in ("temperature", "reward_timeout", "request_timeout", "server_start_timeout"):
-        if not getattr(c, name) > 0:
-            return f"{name} is {getattr(c, name)}, expected more than 0", f"set --{name.replace('_', '-')} above 0"
-    for name in ("beta", "epsilon", "learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "save_steps", "eval_steps", "lora_rank"):
-        if not getattr(c, name) >= 0:
-            return f"{name} is {getattr(c, name)}, expected 0 or more", f"set --{name.replace('_', '-')} to 0 or more"
-    return None
-
-
-def _choices(c: GRPOConfig) -> Problem:
-    from typing import get_args, get_type_hints
-
-    for name, hint in get_type_hints(type(c)).items():
-        options = get_args(hint)
-        if options and all(isinstance(o, str) for o in options) and getattr(c, name) not in options:
-            return f"{name} is {getattr(c, name)!r}", f"choose one of {', '.join(options)}"
-    return None
-
-
-def _group_baseline(c: GRPOConfig) -> Problem:
-    if c.num_generations < 2 and c.scale_rewards != "batch" and not c.replay:
-        return (
-            f"num_generations is {c.num_generations}: a group of one has no baseline, every advantage would be 0",
-            "set --num-generations to 2 or more (8 is the default)",
-        )
-    return None
-
-
-def _minibatches_divide(c: GRPOConfig) -> Problem:
-    if c.rollouts_per_step % c.minibatches:
-        return (
-            f"prompts_per_step x num_generations = {c.prompts_per_step} x {c.num_generations} = {c.rollouts_per_step} "
-            f"completions do not divide into minibatches = {c.minibatches}",
-            "choose --minibatches among the divisors, or change --prompts-per-step",
-        )
-    return None
-
-
-def _reward_weights(c: GRPOConfig) -> Problem:
-    if c.reward_weights and len(c.reward_weights) != len(c.reward):
-        return (
-            f"{len(c.reward_weights)} reward_weights for {len(c.reward)} rewards",
-            "give one --reward-weights for each --reward, in the same order",
-        )
-    return None
-
-
-def _dataset_path(c: GRPOConfig) -> Problem:
-    if c.dataset_path and len(c.dataset) > 1:
-        return (
-            f"dataset_path belongs to one data set, and {len(c.dataset)} are given: {', '.join(c.dataset)}",
-            "give local files directly: --dataset a.jsonl --dataset b.jsonl",
-        )
-    return None
-
-
-def _microbatch_holds_one(c: GRPOConfig) -> Problem:
-    longest = c.max_prompt_length + c.max_completion_length
-    if c.max_tokens_per_microbatch < c.max_completion_length:
-        return (
-            f"max_tokens_per_microbatch = {c.max_tokens_per_microbatch} is less than max_completion_length = {c.max_completion_length}",
-            f"set --max-tokens-per-microbatch to {longest} (the longest prompt and completion) or more",
-        )
-    return None
-
-
-def _server_urls(c: GRPOConfig) -> Problem:
-    if c.vllm_server_url and c.engine == "transformers":
-        return (
-            "engine = transformers generates inside the trainer, and vllm_server_url names a server",
-            "remove --vllm-server-url, or use --engine vllm",
-        )
-    for url in c.vllm_server_url:
-        if not url.startswith(("http://", "https://")):
-            return f"vllm_server_url is {url!r}", "write it as http://host:port"
-    return None
-
-
-def _embedded_ranks(c: GRPOConfig) -> Problem:
-    if c.engine == "transformers" and (c.num_processes or 1) > 1 and not c.replay:
-        return (
-            f"engine = transformers generates inside one trainer process, and num_processes = {c.num_processes}",
-            "use --engine vllm, or --num-processes 1",
-        )
-    return None
-
-
-def _vllm_args(c: GRPOConfig) -> Problem:
-    for arg in c.vllm_arg:
-        if "=" not in arg:
-            return f"vllm_arg is {arg!r}", "write it as KEY=VALUE, such as --vllm-arg enforce-eager=true"
-    return None
-
-
-CHECKS = (
-    _positive, _choices, _group_baseline, _minibatches_divide, _reward_weights, _dataset_path, _microbatch_holds_one,
-    _server_urls, _embedded_ranks, _vllm_args,
-)  # fmt: skip
+_READERS: dict[str, Callable[[Any], Any]] = {"bool": _bool, "int": _int, "float": _float}

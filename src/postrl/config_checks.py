@@ -1,0 +1,153 @@
+"""Checks of the settings, run before any process starts: each names the settings, their values and the way out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from postrl.errors import UsageError
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig
+
+Problem = tuple[str, str] | None
+"""What is wrong and the way out, or None."""
+
+
+def check(config: GRPOConfig) -> None:
+    """Run all checks.
+
+    Raises:
+        UsageError: the first problem found.
+    """
+    for find in CHECKS:
+        if problem := find(config):
+            message, hint = problem
+            raise UsageError(message, hint=hint)
+
+
+def _ranges(c: GRPOConfig) -> Problem:
+    for names, allowed, inside in RANGES:
+        for name in names.split():
+            value = getattr(c, name)
+            if value is not None and not inside(value):
+                return f"{name} is {value}, expected {allowed}", f"set --{name.replace('_', '-')} to {allowed}"
+    return None
+
+
+RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
+    (
+        "prompts_per_step num_generations max_completion_length max_prompt_length max_model_len num_iterations minibatches "
+        "num_servers tensor_parallel_size num_processes max_tokens_per_microbatch logging_steps save_total_limit eval_prompts "
+        "lora_alpha",
+        "1 or more",
+        lambda x: x >= 1,
+    ),
+    (
+        "temperature reward_timeout request_timeout server_start_timeout num_train_epochs",
+        "more than 0",
+        lambda x: 0 < x < math.inf,
+    ),
+    (
+        "beta epsilon epsilon_high learning_rate weight_decay max_grad_norm warmup_steps save_steps eval_steps lora_rank seed",
+        "0 or more",
+        lambda x: 0 <= x < math.inf,
+    ),
+    ("gpu_memory_utilization", "a share above 0, at most 1", lambda x: 0 < x <= 1),
+    ("reward_error_budget", "a share from 0 to 1", lambda x: 0 <= x <= 1),
+    ("lora_dropout", "a share from 0, below 1", lambda x: 0 <= x < 1),
+    ("max_steps", "1 or more, or -1 for num_train_epochs", lambda x: x == -1 or x >= 1),
+)
+"""(settings, what is allowed in words, the test). None means "default" and always passes. NaN never does."""
+
+
+def _choices(c: GRPOConfig) -> Problem:
+    from typing import get_args, get_type_hints
+
+    for name, hint in get_type_hints(type(c)).items():
+        options = get_args(hint)
+        if options and all(isinstance(o, str) for o in options) and getattr(c, name) not in options:
+            return f"{name} is {getattr(c, name)!r}", f"choose one of {', '.join(options)}"
+    return None
+
+
+def _group_baseline(c: GRPOConfig) -> Problem:
+    if c.num_generations < 2 and c.scale_rewards != "batch" and not c.replay:
+        return (
+            f"num_generations is {c.num_generations}: a group of one has no baseline, every advantage would be 0",
+            "set --num-generations to 2 or more (8 is the default)",
+        )
+    return None
+
+
+def _minibatches_divide(c: GRPOConfig) -> Problem:
+    if c.rollouts_per_step % c.minibatches:
+        return (
+            f"prompts_per_step x num_generations = {c.prompts_per_step} x {c.num_generations} = {c.rollouts_per_step} "
+            f"completions do not divide into minibatches = {c.minibatches}",
+            "choose --minibatches among the divisors, or change --prompts-per-step",
+        )
+    return None
+
+
+def _reward_weights(c: GRPOConfig) -> Problem:
+    if c.reward_weights and len(c.reward_weights) != len(c.reward):
+        return (
+            f"{len(c.reward_weights)} reward_weights for {len(c.reward)} rewards",
+            "give one --reward-weights for each --reward, in the same order",
+        )
+    return None
+
+
+def _dataset_path(c: GRPOConfig) -> Problem:
+    if c.dataset_path and len(c.dataset) > 1:
+        return (
+            f"dataset_path belongs to one data set, and {len(c.dataset)} are given: {', '.join(c.dataset)}",
+            "give local files directly: --dataset a.jsonl --dataset b.jsonl",
+        )
+    return None
+
+
+def _microbatch_holds_one(c: GRPOConfig) -> Problem:
+    longest = c.max_prompt_length + c.max_completion_length
+    if c.max_tokens_per_microbatch < c.max_completion_length:
+        return (
+            f"max_tokens_per_microbatch = {c.max_tokens_per_microbatch} is less than max_completion_length = {c.max_completion_length}",
+            f"set --max-tokens-per-microbatch to {longest} (the longest prompt and completion) or more",
+        )
+    return None
+
+
+def _server_urls(c: GRPOConfig) -> Problem:
+    if c.vllm_server_url and c.engine == "transformers":
+        return (
+            "engine = transformers generates inside the trainer, and vllm_server_url names a server",
+            "remove --vllm-server-url, or use --engine vllm",
+        )
+    for url in c.vllm_server_url:
+        if not url.startswith(("http://", "https://")):
+            return f"vllm_server_url is {url!r}", "write it as http://host:port"
+    return None
+
+
+def _embedded_ranks(c: GRPOConfig) -> Problem:
+    if c.engine == "transformers" and (c.num_processes or 1) > 1 and not c.replay:
+        return (
+            f"engine = transformers generates inside one trainer process, and num_processes = {c.num_processes}",
+            "use --engine vllm, or --num-processes 1",
+        )
+    return None
+
+
+def _vllm_args(c: GRPOConfig) -> Problem:
+    for arg in c.vllm_arg:
+        if "=" not in arg:
+            return f"vllm_arg is {arg!r}", "write it as KEY=VALUE, such as --vllm-arg enforce-eager=true"
+    return None
+
+
+CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
+    _ranges, _choices, _group_baseline, _minibatches_divide, _reward_weights, _dataset_path, _microbatch_holds_one,
+    _server_urls, _embedded_ranks, _vllm_args,
+)  # fmt: skip

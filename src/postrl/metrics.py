@@ -1,0 +1,252 @@
+"""Every metric's name and meaning, `metrics.jsonl`, and the trackers of `report_to`.
+
+A metric is a sum and a count until it is written, so that means over ranks and micro-batches are exact: never a mean
+of means. `RUN/metrics.jsonl` has one line a step: {"step": 3, "reward/mean": 0.58, ...}; what is not finite is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from postrl.errors import DataError, UsageError
+
+METRICS: dict[str, str] = {
+    "step": "Steps finished, from 1.",
+    "epoch": "Passes over the prompts so far, as a fraction.",
+    # -- what the policy earned and wrote
+    "reward/mean": "Mean of the weighted sum of the rewards, over completions that could be scored.",
+    "reward/std": "Standard deviation of the same.",
+    "reward/<name>/mean": "Mean of one reward function, over completions that it could score.",
+    "reward/<name>/status/<status>": "Share of completions with this verdict of that reward: correct, wrong, no_answer, timeout, ...",
+    "reward/<name>/latency_p99": "Seconds that 99 % of its calls stayed under.",
+    "group/zero_std_frac": "Share of groups whose rewards are all equal: they teach nothing.",
+    "group/too_small": "Groups with fewer than two scored completions, left out.",
+    "completion/length_mean": "Mean tokens of a completion.",
+    "completion/length_max": "Tokens of the longest completion.",
+    "completion/truncated_frac": "Share of completions cut at max_completion_length.",
+    # -- the update
+    "policy/loss": "The loss that was minimised, over the step's optimizer steps.",
+    "policy/entropy": "Mean entropy of the policy's next-token distribution on trained tokens, in nats.",
+    "policy/kl_ref": "Mean KL estimate to the initial policy on trained tokens (only with beta above 0).",
+    "policy/clip_frac": "Share of trained tokens whose ratio was clipped.",
+    "policy/grad_norm": "Norm of the gradient before it is scaled down to max_grad_norm.",
+    "policy/lr": "Learning rate of the step's last optimizer step.",
+    "policy/nonfinite": "Optimizer steps skipped because loss or gradient was not finite.",
+    "critic/loss": "Loss of the value function.",
+    "critic/explained_variance": "Share of the returns' variance that the value function predicts.",
+    "critic/clip_frac": "Share of values that were clipped.",
+    # -- sampler against learner
+    "mismatch/kl": "Mean KL estimate between sampler and learner under the same weights, in nats a token.",
+    "mismatch/max_abs": "Largest difference of a token's log-probability between sampler and learner.",
+    "mismatch/ess": "Effective sample size of the importance weights, as a share of the tokens.",
+    "mismatch/missing_logps": "Share of trained tokens for which the sampler gave no log-probability (ratio 1 is used).",
+    "mismatch/truncated_frac": "Share of importance weights that were truncated.",
+    # -- the rollouts
+    "rollout/staleness_mean": "Mean weight versions between sampling and training of a completion.",
+    "rollout/staleness_max": "The largest of them.",
+    "rollout/optimizer_steps_behind": "Mean optimizer steps between sampling and training.",
+    "rollout/dropped_stale": "Completions dropped because they were too old.",
+    "rollout/dropped_error": "Completions dropped because they failed.",
+    "rollout/queue_groups": "Finished groups that wait to be trained on.",
+    "rollout/kv_cache_usage": "Share of the servers' key-value cache in use.",
+    "rollout/preemptions": "Requests that the servers had to put back for lack of cache.",
+    # -- weights and time
+    "weights/version": "Weight version that trained this step: completed update phases before it.",
+    "weights/push_s": "Seconds to hand the new weights to every sampler.",
+    "weights/canary": "Largest difference between a server's and the learner's change of log-probability in the last check.",
+    "time/step": "Seconds of the whole step.",
+    "time/generate": "Seconds the learner waited for, or spent on, completions.",
+    "time/score": "Seconds of reward functions that generation did not hide.",
+    "time/assess": "Seconds of forward passes before the update.",
+    "time/update": "Seconds of loss, backward and optimizer.",
+    "time/sync": "Seconds of weight sync.",
+    "time/wait_for_rollouts": "Seconds the learner stood still for want of rollouts.",
+    "time/samplers_idle": "Seconds the samplers stood still.",
+    "throughput/rollout_tokens_per_s": "Completion tokens sampled per second of generation.",
+    "throughput/train_tokens_per_s": "Prompt and completion tokens trained on per second of the update.",
+    "memory/peak_gb": "Largest memory of a trainer rank so far, in GiB: of the GPU, on CPUs of the process.",
+    "tokens/prompt": "Prompt tokens of the step.",
+    "tokens/completion": "Completion tokens of the step.",
+    # -- evaluation
+    "eval/<dataset>/<metric>": "The same metrics on the evaluation set, without training on it.",
+}
+"""Name -> meaning. `<...>` stands for one name, such as a reward function's; `<metric>` for a whole metric name."""
+
+
+def meaning(name: str) -> str | None:
+    """What a metric means, or None when no row of METRICS describes it."""
+    if name in METRICS:
+        return METRICS[name]
+    return next((text for pattern, text in METRICS.items() if "<" in pattern and _matches(pattern, name)), None)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    regex = "".join(
+        r".+" if part == "<metric>" else r"[^/]+" if part.startswith("<") else re.escape(part)
+        for part in re.split(r"(<[^>]+>)", pattern)
+    )
+    return re.fullmatch(regex, name) is not None
+
+
+# -- sums and counts -------------------------------------------------------------------------------------------------
+
+Pairs = Mapping[str, tuple[float, float]]
+
+
+def add_pairs(parts: Iterable[Pairs]) -> dict[str, tuple[float, float]]:
+    """Sum (sum, count) pairs name by name."""
+    total: dict[str, tuple[float, float]] = {}
+    for part in parts:
+        for name, (value, count) in part.items():
+            old = total.get(name, (0.0, 0.0))
+            total[name] = (old[0] + value, old[1] + count)
+    return total
+
+
+def means(pairs: Pairs) -> dict[str, float]:
+    """Sum / count of each pair; NaN where the count is 0."""
+    return {name: value / count if count else math.nan for name, (value, count) in pairs.items()}
+
+
+# -- metrics.jsonl ---------------------------------------------------------------------------------------------------
+
+
+class MetricsWriter:
+    """Appends one JSON line a step to `path`. A line reaches the file whole, in one write."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def write(self, step: int, metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+        """Append a line; returns what it holds. Values that are not finite become null."""
+        row = {"step": step, **{name: _finite(value) for name, value in metrics.items() if name != "step"}}
+        line = json.dumps(row) + "\n"
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+        return row
+
+    def cut_after(self, step: int) -> int:
+        """Drop the lines of later steps, and a last line that was cut short; returns how many went. For resuming."""
+        if not self.path.exists():
+            return 0
+        lines = self.path.read_text().splitlines()
+        kept = [row for row in map(_parse, lines) if row is not None and row["step"] <= step]
+        part = self.path.with_name(self.path.name + ".part")
+        part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        os.replace(part, self.path)
+        return len(lines) - len(kept)
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl, oldest first. A last line that was cut short is left out.
+
+    Raises:
+        DataError: the file is missing, or another line is not a metrics row.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path}: {error.strerror}", hint="give the folder of a run that has finished a step"
+        ) from error
+    rows = [_parse(line) for line in lines]
+    if rows and rows[-1] is None:
+        rows.pop()
+    good = [row for row in rows if row is not None]
+    if len(good) < len(rows):
+        raise DataError(f"{path}: line {rows.index(None) + 1} is not a metrics row", hint="remove the line")
+    return good
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+
+
+def _finite(value: Any) -> float | None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value if isinstance(value, int) else float(value)
+
+
+# -- trackers --------------------------------------------------------------------------------------------------------
+
+TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow"}
+"""What `report_to` takes -> the package it needs. Each is an adapter of accelerate's."""
+
+
+def check_trackers(report_to: Iterable[str]) -> None:
+    """Refuse unknown and missing trackers before a run starts, without importing them.
+
+    Raises:
+        UsageError: a name that is no tracker, or one whose package is not installed.
+    """
+    from importlib.util import find_spec
+
+    for name in report_to:
+        if name not in TRACKERS:
+            raise UsageError(f"report_to is {name!r}", hint=f"choose among {', '.join(TRACKERS)}")
+        if find_spec(TRACKERS[name]) is None:
+            raise UsageError(f"report_to names {name}, which is not installed", hint=f"pip install {TRACKERS[name]}")
+
+
+class Trackers:
+    """Sends each step's metrics to the trackers of `report_to`; on the main rank only.
+
+    Args:
+        report_to: names of TRACKERS; empty: does nothing.
+        run_name: the run's name there.
+        folder: where trackers that write files put them.
+        settings: the run's settings, shown beside its curves.
+    """
+
+    def __init__(
+        self, report_to: Iterable[str], *, run_name: str, folder: str | Path, settings: Mapping[str, Any]
+    ) -> None:
+        names = list(report_to)
+        check_trackers(names)
+        self.trackers = [_open_tracker(name, run_name, Path(folder)) for name in names]
+        plain = {
+            key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()
+        }
+        for tracker in self.trackers:
+            tracker.store_init_configuration(plain)
+
+    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        values = {name: value for name, value in metrics.items() if name != "step" and _finite(value) is not None}
+        for tracker in self.trackers:
+            tracker.log(values, step=step)
+
+    def close(self) -> None:
+        for tracker in self.trackers:
+            tracker.finish()
+
+
+def _open_tracker(name: str, run_name: str, folder: Path) -> Any:
+    from accelerate import PartialState
+    from accelerate.tracking import MLflowTracker, TensorBoardTracker, TrackioTracker, WandBTracker
+
+    PartialState()  # accelerate's trackers ask it which rank they are on
+    tracker: Any
+    if name == "tensorboard":
+        tracker = TensorBoardTracker(run_name, logging_dir=folder)
+    elif name == "mlflow":
+        tracker = MLflowTracker("postrl", run_name=run_name)
+    elif name == "wandb":
+        tracker = WandBTracker("postrl", name=run_name, dir=str(folder))
+    else:
+        tracker = TrackioTracker("postrl", name=run_name)
+    tracker.start()
+    return tracker
