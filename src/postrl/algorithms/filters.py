@@ -1,0 +1,27 @@
+"""Who is trained on. The order matters:
+
+stale rollouts -> rewards -> group statistics -> truncation mask -> denominators -> importance weights.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def staleness(version: int, oldest_B: Tensor) -> Tensor:
+    """Versions between the learner, when the phase starts, and the oldest weights that wrote a token of each rollout."""
+    return version - oldest_B
+
+
+def fresh(version: int, oldest_B: Tensor, max_staleness: int) -> Tensor:
+    """bool [B]: the rollouts to keep. The others count as missing in their group (reward NaN, mask off)."""
+    return staleness(version, oldest_B) <= max_staleness
+
+
+def truncation_mask(mask_BT: Tensor, truncated_B: Tensor) -> Tensor:
+    """The mask without completions that were cut at the token limit (DAPO, arXiv:2503.14476).
+
+    Apply it after group statistics, where their rewards still count, and before the denominators are counted.
+    `truncated_B`: bool, finish_reason == "length"; the last token does not tell, since stop texts differ.
+    """
+    return mask_BT & ~truncated_B.unsqueeze(-1)

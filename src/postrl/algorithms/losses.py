@@ -1,0 +1,60 @@
+"""Policy losses: log-probs and advantages -> the loss of each token, to minimise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from postrl.algorithms.ratios import log_ratio, ratio
+from postrl.algorithms.reduce import Metrics, masked_mean
+
+
+def ppo_clip(
+    logp_BT: Tensor,
+    prox_BT: Tensor | None,
+    advantages: Tensor,
+    mask_BT: Tensor,
+    *,
+    epsilon_low: float,
+    epsilon_high: float,
+    dual_clip: float | None = None,
+) -> tuple[Tensor, Metrics]:
+    """`l = max(-A r, -A clip(r, 1 - epsilon_low, 1 + epsilon_high))`, r = exp(logp - prox).
+
+    PPO's clipped surrogate (arXiv:1707.06347, equation 7), with separate bounds (DAPO, arXiv:2503.14476).
+    `dual_clip` c adds `l = min(l, -A c)` where A < 0 (arXiv:1912.09729): it bounds the one side that the
+    surrogate leaves open, a token that became much likelier although it was bad.
+
+    Args:
+        logp_BT: float32, with gradient: log-probs of the sampled tokens under the live policy.
+        prox_BT: the same at the start of the phase, no gradient; None: the live ones, so that r = 1.
+        advantages: [B], broadcast over the tokens, or [B, T]; no gradient.
+        mask_BT: bool, the trainable tokens.
+        dual_clip: c, above 1 + epsilon_high; None: off.
+
+    Returns:
+        [B, T] token losses, 0 where the mask is not set, and the pairs `policy/clip_frac` (tokens without gradient
+        because r left the bounds), `policy/clip_low` and `policy/clip_high` (the same by side), `policy/kl_prox`
+        (mean of prox - logp, the k1 estimate of KL(prox || live)).
+    """
+    prox_BT = (logp_BT if prox_BT is None else prox_BT).detach()
+    a_BT = select_advantages(advantages, mask_BT)
+    d_BT = log_ratio(logp_BT, prox_BT, mask_BT)
+    r_BT = ratio(d_BT)
+    l_BT = torch.maximum(-a_BT * r_BT, -a_BT * r_BT.clamp(1 - epsilon_low, 1 + epsilon_high))
+    if dual_clip is not None:
+        ceiling_BT = -a_BT * dual_clip
+        l_BT = torch.where((a_BT < 0) & (l_BT > ceiling_BT), ceiling_BT, l_BT)
+    low_BT, high_BT = (r_BT < 1 - epsilon_low) & (a_BT < 0), (r_BT > 1 + epsilon_high) & (a_BT > 0)
+    return l_BT, {
+        "policy/clip_frac": masked_mean((low_BT | high_BT).float(), mask_BT),
+        "policy/clip_low": masked_mean(low_BT.float(), mask_BT),
+        "policy/clip_high": masked_mean(high_BT.float(), mask_BT),
+        "policy/kl_prox": masked_mean(-d_BT, mask_BT),
+    }
+
+
+def select_advantages(advantages: Tensor, mask_BT: Tensor) -> Tensor:
+    """Advantages [B] or [B, T] as [B, T], without gradient, 0 where the mask is not set."""
+    a = advantages.detach()
+    return torch.where(mask_BT, a.unsqueeze(-1) if a.dim() == 1 else a, 0.0)
