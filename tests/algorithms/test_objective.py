@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from postrl.algorithms.aggregate import MODES, Denoms, count
+from postrl.algorithms.objective import objective, with_advantages
+from postrl.algorithms.presets import resolve
+from postrl.algorithms.reduce import accumulate, finish
+from postrl.types import Batch
+
+from .cases import CASES, both_precisions, close, make_batch, matrix, random_batch, rewards, rollout
+
+POISON = (float("nan"), float("inf"), float("-inf"), 1000.0, -1000.0, -50.0)
+
+
+def step(logp: torch.Tensor, batch: Batch, algorithm, **kwargs):
+    """(loss, gradient, metrics) of a whole batch in one piece."""
+    leaf = logp.detach().clone().requires_grad_()
+    loss, metrics = objective(leaf, batch, algorithm, Denoms(*count(batch.mask_BT)), **kwargs)
+    loss.backward()
+    return loss.detach(), leaf.grad, finish(metrics)
+
+
+# -- golden cases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case_id", "kl"), [("grpo_loss_k3_classic", "k3"), ("grpo_loss_k3_unbiased_is", "k3_unbiased")]
+)
+@both_precisions
+def test_golden_grpo_with_kl(case_id: str, kl: str, dtype: torch.dtype):
+    """From rewards to gradient; masked positions hold log-probs whose exp overflows."""
+    case = CASES[case_id]
+    inputs, expected = case["inputs"], case["expected"]
+    old = matrix(inputs["old_logp"], dtype)
+    batch = make_batch(
+        inputs["mask"],
+        rewards_B=rewards(inputs["rewards"]),
+        prox_BT=old,
+        behav_BT=old,
+        ref_BT=matrix(inputs["ref_logp"], dtype),
+    )
+    algorithm = resolve("grpo", beta=0.04, kl=kl, loss_aggregation="seq_mean_token_mean", num_updates_per_batch=2)
+    batch = with_advantages(batch, algorithm)
+    close(batch.advantages_B, expected["advantages"], torch.float32)
+    if dtype == torch.float64:
+        batch.advantages_B = torch.tensor(expected["advantages"], dtype=dtype)
+    loss, grad, values = step(matrix(inputs["logp"], dtype), batch, algorithm)
+    close(loss, expected["loss"], dtype)
+    close(grad, expected["grad_logp"], dtype)
+    assert values["policy/loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert values["policy/kl_ref"] == pytest.approx(expected["kl_mean"], rel=1e-5)
+
+
+@both_precisions
+def test_golden_weights_multiply_after_the_clip(dtype: torch.dtype):
+    case = CASES["tis_weighted_ppo"]
+    inputs, expected = case["inputs"], case["expected"]
+    batch = make_batch(
+        inputs["mask"],
+        advantages_B=torch.tensor([1.0, -1.0], dtype=dtype),
+        prox_BT=matrix(inputs["prox_logp"], dtype),
+        behav_BT=matrix(inputs["behav_logp"], dtype),
+    )
+    loss, grad, values = step(matrix(inputs["logp"], dtype), batch, resolve("grpo"))
+    close(loss, expected["loss"], dtype)
+    close(grad, expected["grad_logp"], dtype)
+    assert values["mismatch/truncated_frac"] == 0.25
+
+
+@both_precisions
+def test_golden_dr_grpo_is_a_setting_of_grpo(dtype: torch.dtype):
+    case = CASES["dr_grpo_loss"]
+    inputs, expected = case["inputs"], case["expected"]
+    old = matrix(inputs["old_logp"], dtype)
+    batch = make_batch(inputs["mask"], rewards_B=rewards(inputs["rewards"]), prox_BT=old, behav_BT=old)
+    algorithm = resolve(
+        "grpo", scale_rewards="none", loss_aggregation="seq_mean_token_sum_norm", max_completion_length=4
+    )
+    loss, grad, _ = step(matrix(inputs["logp"], dtype), with_advantages(batch, algorithm), algorithm)
+    close(loss, expected["loss"], dtype)
+    close(grad, expected["grad_logp"], dtype)
+
+
+def test_golden_entropy_is_averaged_over_trainable_tokens():
+    case = CASES["entropy_bonus"]
+    log_p = torch.tensor(case["inputs"]["logits"]).log_softmax(-1)
+    entropy = -(log_p.exp() * log_p).sum()
+    batch = make_batch([[1, 1, 0]], advantages_B=torch.tensor([1.0]))
+    entropy_BT = torch.stack([entropy, entropy, torch.tensor(torch.nan)])[None]
+    _, _, values = step(torch.zeros(1, 3), batch, resolve("grpo"), entropy_BT=entropy_BT)
+    assert values["policy/entropy"] == pytest.approx(case["expected"]["entropy"], rel=1e-5)
+
+
+# -- composition -------------------------------------------------------------------------------------------------------
+
+
+def test_one_update_per_batch_follows_the_advantage_times_the_mismatch_weight():
+    """prox = live: the gradient of a token is -A * min(pi / behav, 2) / tokens, here with rho = 1.5 and 4."""
+    logp = torch.log(torch.tensor([[0.6, 0.8]]))
+    batch = make_batch([[1, 1]], advantages_B=torch.tensor([3.0]), behav_BT=torch.log(torch.tensor([[0.4, 0.2]])))
+    _, grad, _ = step(logp, batch, resolve("grpo"))
+    torch.testing.assert_close(grad, torch.tensor([[-3 * 1.5 / 2, -3 * 2.0 / 2]]))
+
+
+def test_kl_is_not_weighted_by_the_correction():
+    logp, batch = random_batch()
+    batch.advantages_B = torch.zeros_like(batch.advantages_B)
+    grads = [step(logp, batch, resolve("grpo", beta=0.1, is_correction=c))[1] for c in ("tis", "none")]
+    assert grads[0].abs().max() > 0 and torch.equal(*grads)
+
+
+def test_without_correction_the_mismatch_is_still_measured():
+    logp, batch = random_batch()
+    values = step(logp, batch, resolve("grpo", is_correction="none"))[2]
+    assert values["mismatch/kl"] != 0 and "mismatch/truncated_frac" not in values
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "message"),
+    [
+        ({"beta": 0.1}, "ref_BT", "no ref"),
+        ({"num_updates_per_batch": 2}, "prox_BT", "no prox"),
+        ({}, "advantages_B", "no adv"),
+    ],
+)
+def test_a_batch_that_lacks_what_the_algorithm_needs_is_refused(settings, field, message):
+    logp, batch = random_batch()
+    with pytest.raises(ValueError, match=message):
+        step(logp, replace(batch, **{field: None}), resolve("grpo", **settings))
+
+
+def test_half_precision_log_probs_are_refused():
+    logp, batch = random_batch()
+    with pytest.raises(ValueError, match=r"log-probs are torch.bfloat16, expected float32"):
+        step(logp.bfloat16(), batch, resolve("grpo"))
+
+
+def test_unscored_rollouts_leave_the_mask_and_truncated_ones_after_the_statistics():
+    case = CASES["truncated_mask"]
+    inputs, expected = case["inputs"], case["expected"]
+    reasons = ["length" if cut else "stop" for cut in inputs["truncated"]]
+    batch = make_batch(
+        [*inputs["mask"], [1, 1]],
+        rewards_B=rewards([*inputs["rewards"], None]),
+        rollouts=[rollout(2, finish_reason=reason) for reason in [*reasons, "stop"]],
+    )
+    filtered = with_advantages(batch, resolve("grpo"), mask_truncated=True)
+    close(filtered.advantages_B, [*expected["advantages"], 0.0], torch.float32)
+    assert filtered.mask_BT.int().tolist() == [*expected["mask_after"], [0, 0]]
+    assert count(filtered.mask_BT) == (expected["token_denominator"], expected["seq_denominator"])
+    assert filtered.metrics["group/too_small"] == (0.0, 1.0)
+    kept = with_advantages(batch, resolve("grpo"))
+    assert kept.mask_BT.int().tolist() == [*inputs["mask"], [0, 0]]
+
+
+# -- properties --------------------------------------------------------------------------------------------------------
+
+ALGORITHMS = [
+    pytest.param(resolve("grpo"), id="grpo"),
+    *[
+        pytest.param(
+            resolve("grpo", beta=0.1, kl=kl, dual_clip=3.0, loss_aggregation=mode, max_completion_length=7),
+            id=f"{mode}-{kl}",
+        )
+        for mode, kl in zip(MODES, ("k3_unbiased", "k3", "k2", "k3_unbiased"), strict=True)
+    ],
+]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("poison", POISON, ids=str)
+def test_what_stands_at_masked_positions_changes_nothing(algorithm, poison: float):
+    logp, batch = random_batch()
+    entropy = logp.abs()
+    clean = step(logp, batch, algorithm, entropy_BT=entropy)
+    off = ~batch.mask_BT
+    for name in ("logp", "prox_BT", "behav_BT", "ref_BT", "entropy", "all"):
+        dirty = {
+            n: getattr(batch, n).masked_fill(off, poison)
+            for n in ("prox_BT", "behav_BT", "ref_BT")
+            if name in (n, "all")
+        }
+        loss, grad, values = step(
+            logp.masked_fill(off, poison) if name in ("logp", "all") else logp,
+            replace(batch, **dirty),
+            algorithm,
+            entropy_BT=entropy.masked_fill(off, poison) if name in ("entropy", "all") else entropy,
+        )
+        assert torch.equal(loss, clean[0]) and torch.equal(grad, clean[1]) and values == clean[2], name
+    assert torch.equal(clean[1][off], torch.zeros_like(clean[1][off]))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_wholly_masked_row_may_have_any_advantage(algorithm):
+    logp, batch = random_batch()
+    clean = step(logp, batch, algorithm)
+    batch.advantages_B = batch.advantages_B.clone()
+    batch.advantages_B[1] = torch.nan
+    dirty = step(logp, batch, algorithm)
+    assert torch.equal(dirty[0], clean[0]) and torch.equal(dirty[1], clean[1]) and dirty[2] == clean[2]
+
+
+def split_step(logp: torch.Tensor, batch: Batch, algorithm, ranks: list[list[list[int]]]):
+    """(gradient, metrics) when `ranks[r]` lists the row indices of each micro-batch of rank r."""
+    denoms = Denoms(*count(batch.mask_BT), dp_size=len(ranks))
+    grad, totals = torch.zeros_like(logp), {}
+    for micro_batches in ranks:
+        leaf = logp.clone().requires_grad_()
+        for rows in micro_batches:
+            piece = batch.rows(rows)
+            loss, metrics = objective(leaf[rows, : piece.mask_BT.shape[1]], piece, algorithm, denoms)
+            loss.backward()
+            totals = accumulate(totals, metrics)
+        grad += leaf.grad / len(ranks)
+    return grad, finish(totals)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_any_split_into_micro_batches_and_ranks_gives_the_same_gradient_and_metrics(algorithm, data):
+    logp, batch = random_batch(seed=data.draw(st.integers(0, 5)))
+    n_ranks, n_micro = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
+    ranks: list[list[list[int]]] = [[[] for _ in range(n_micro)] for _ in range(n_ranks)]
+    for row in data.draw(st.permutations(range(len(batch)))):
+        ranks[data.draw(st.integers(0, n_ranks - 1))][data.draw(st.integers(0, n_micro - 1))].append(row)
+    _, whole_grad, whole_values = step(logp, batch, algorithm)
+    grad, values = split_step(logp, batch, algorithm, ranks)
+    torch.testing.assert_close(grad, whole_grad, rtol=1e-6, atol=1e-12)
+    assert values == pytest.approx(whole_values, rel=1e-6)
+
+
+def test_micro_batches_without_rows_or_without_trainable_tokens_stay_in_step():
+    logp, batch = random_batch()
+    algorithm = resolve("grpo", beta=0.1)
+    _, whole_grad, whole_values = step(logp, batch, algorithm)
+    grad, values = split_step(logp, batch, algorithm, [[[0, 2, 3, 4, 5], []], [[1], []]])
+    torch.testing.assert_close(grad, whole_grad, rtol=1e-6, atol=1e-12)
+    assert values == pytest.approx(whole_values, rel=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_loss_metric_is_the_loss_of_the_step(algorithm):
+    logp, batch = random_batch()
+    loss, _, values = step(logp, batch, algorithm)
+    assert values["policy/loss"] == pytest.approx(float(loss), rel=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_gradient_reaches_anything_but_the_live_policy(algorithm):
+    logp, batch = random_batch()
+    fields = ("advantages_B", "prox_BT", "behav_BT", "ref_BT")
+    leaves = {name: getattr(batch, name).clone().requires_grad_() for name in fields}
+    entropy = logp.abs().requires_grad_()
+    _, grad, _ = step(logp, replace(batch, **leaves), algorithm, entropy_BT=entropy)
+    assert grad.abs().max() > 0
+    assert entropy.grad is None and all(leaf.grad is None for leaf in leaves.values())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("field", ["prox_BT", "behav_BT", "ref_BT"])
+@pytest.mark.parametrize("distance", [1e2, -1e2, 1e4, -1e4])
+def test_policies_far_apart_stay_finite(algorithm, field: str, distance: float):
+    logp, batch = random_batch()
+    loss, grad, values = step(logp.float(), replace(batch, **{field: (logp + distance).float()}), algorithm)
+    assert torch.isfinite(loss) and torch.isfinite(grad).all()
+    assert all(torch.isfinite(torch.tensor(value)) for value in values.values())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_padding_on_the_right_changes_nothing(algorithm):
+    logp, batch = random_batch()
+    wide = torch.nn.functional.pad
+
+    def pad(x: torch.Tensor) -> torch.Tensor:
+        return wide(x, (0, 3), value=torch.nan)
+
+    padded = replace(
+        batch,
+        mask_BT=wide(batch.mask_BT, (0, 3)),
+        behav_BT=pad(batch.behav_BT),
+        prox_BT=pad(batch.prox_BT),
+        ref_BT=pad(batch.ref_BT),
+    )
+    _, grad, values = step(logp, batch, algorithm)
+    _, padded_grad, padded_values = step(pad(logp), padded, algorithm)
+    torch.testing.assert_close(padded_grad[:, :-3], grad, rtol=1e-12, atol=0)
+    assert padded_values == pytest.approx(values, rel=1e-12)
+
+
+def test_a_group_of_equal_rewards_moves_nothing():
+    logp, batch = random_batch()
+    batch.rewards_B = torch.full((len(batch),), 0.1, dtype=torch.float64)
+    _, grad, values = step(logp, with_advantages(batch, resolve("grpo")), resolve("grpo"))
+    assert torch.equal(grad, torch.zeros_like(grad)) and values["policy/loss"] == 0
