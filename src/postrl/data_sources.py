@@ -1,0 +1,286 @@
+"""Where rows come from: the table of known data sets, local files, the hub.
+
+    PRESETS["gsm8k"]                        hub id, columns, prompt template, reward
+    read_files("train.jsonl")               rows of a local JSONL, JSON, Parquet or CSV file, or of a folder of them
+    read_hub("openai/gsm8k", "main", "train")   rows from the hub or its cache; offline it fails at once
+
+A source gives plain rows (column -> value); `postrl.data` makes prompts of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from postrl.errors import DataError
+
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+
+# -- known data sets -------------------------------------------------------------------------------------------------
+
+
+def arithmetic_rows(split: str) -> list[dict[str, Any]]:
+    """The 100 sums of two one-digit numbers: 80 to train on, 20 held out ("eval" or "test").
+
+    The split is fixed, whatever the run's seed: `random.Random(0)` holds out 4 of the 10 doubles (3+3) and 8 of the
+    45 unordered pairs in both orders (3+4 and 4+3), so no held-out sum is seen in training in the other order.
+    """
+    if split not in ("train", "eval", "test"):
+        raise DataError(f"arithmetic has no split {split!r}", hint="its splits are train and eval")
+    draw = random.Random(0)
+    doubles = draw.sample([(a, a) for a in range(10)], 4)
+    pairs = draw.sample([(a, b) for a in range(10) for b in range(a + 1, 10)], 8)
+    held_out = {*doubles, *pairs, *((b, a) for a, b in pairs)}
+    return [
+        {"prompt": f"What is {a}+{b}? Answer with just the number.", "answer": str(a + b)}
+        for a in range(10)
+        for b in range(10)
+        if ((a, b) in held_out) == (split != "train")
+    ]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A data set known by name: a row of PRESETS."""
+
+    about: str
+    """One line for people."""
+    reward: str
+    """The built-in reward that scores it unless --reward is given."""
+    prompt_column: str = "prompt"
+    answer_column: str = "answer"
+    template: str = "{prompt}"
+    """The user message; {prompt} stands for the prompt column."""
+    hub_id: str = ""
+    config: str | None = None
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "eval": "test"})
+    """What the hub calls the split to train on and the one to evaluate on."""
+    generate: Callable[[str], list[dict[str, Any]]] | None = None
+    """Makes the rows of a split; None: they come from files or the hub."""
+
+
+PRESETS = {
+    "arithmetic": Preset(
+        about="sums of two one-digit numbers, generated: 80 to train on, 20 held out",
+        reward="arithmetic",
+        generate=arithmetic_rows,
+    ),
+    "gsm8k": Preset(
+        about="8.5 k word problems of grade school mathematics (openai/gsm8k)",
+        reward="math",
+        prompt_column="question",
+        template="{prompt}\n\nReason step by step, and put the final answer in \\boxed{}.",
+        hub_id="openai/gsm8k",
+        config="main",
+    ),
+}
+
+
+def find_preset(name: str) -> Preset | None:
+    """The preset of this name or hub id."""
+    return PRESETS.get(name) or next((p for p in PRESETS.values() if p.hub_id and p.hub_id == name), None)
+
+
+# -- local files -----------------------------------------------------------------------------------------------------
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a --dataset means a local file or folder rather than a hub id."""
+    path = Path(name)
+    return path.suffix.lower() in READERS or path.exists() or name.startswith((".", "/", "~"))
+
+
+def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any]]:
+    """The rows of a file, or of all files of a folder in the order of their names.
+
+    Args:
+        split: in a folder, only the files that carry this name, such as train.jsonl or test-00000.parquet, if any do.
+
+    Raises:
+        DataError: no such file, an unknown kind, or a line that is not a row.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        files = sorted(f for f in path.iterdir() if f.suffix.lower() in READERS)
+        files = [f for f in files if split and _names_split(f, split)] or files
+    else:
+        files = [path] if path.exists() else []
+    if not files:
+        found = "holds no data file" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {found}", hint=f"give a {KINDS} file, or a folder of them")
+    return [row for file in files for row in _read_file(file)]
+
+
+def folder_has_split(path: str | Path, split: str) -> bool:
+    """Whether a folder has files that carry this split's name."""
+    folder = Path(path).expanduser()
+    return folder.is_dir() and any(f.suffix.lower() in READERS and _names_split(f, split) for f in folder.iterdir())
+
+
+def _names_split(file: Path, split: str) -> bool:
+    return re.search(rf"(^|[-_.]){re.escape(split)}([-_.]|$)", file.stem) is not None
+
+
+def _read_file(file: Path) -> list[dict[str, Any]]:
+    reader = READERS.get(file.suffix.lower())
+    if reader is None:
+        raise DataError(f"{file} is not a {KINDS} file", hint="convert it, or rename it to what it is")
+    try:
+        rows = reader(file)
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"cannot read {file}: {error.strerror or error}", hint="check the path and its permissions"
+        ) from error
+    except ValueError as error:  # not UTF-8, not JSON, not Parquet (pyarrow's ArrowInvalid)
+        raise DataError(f"{file} is not a valid {file.suffix[1:]} file: {error}", hint="check the file") from error
+    bad = next((i for i, row in enumerate(rows) if not isinstance(row, dict)), None)
+    if bad is not None:
+        raise DataError(f"{file}: row {bad} is a {type(rows[bad]).__name__}, expected an object with columns")
+    return rows
+
+
+def _jsonl(file: Path) -> list[Any]:
+    rows = []
+    with file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    rows.append(json.loads(line))
+                except ValueError as error:
+                    raise DataError(
+                        f"{file}, line {number} is not JSON: {error}", hint="one JSON object a line"
+                    ) from error
+    return rows
+
+
+def _json(file: Path) -> list[Any]:
+    """A list of objects, an object with such a list under "data", or columns of equal length; else lines."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError:
+        return _jsonl(file)
+    if isinstance(value, dict) and isinstance(value.get("data"), list):
+        value = value["data"]
+    if isinstance(value, dict) and value and all(isinstance(column, list) for column in value.values()):
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*value.values(), strict=True)]
+    return value if isinstance(value, list) else [value]
+
+
+def _parquet(file: Path) -> list[Any]:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(file).to_pylist()
+
+
+def _csv(file: Path) -> list[Any]:
+    import csv
+
+    csv.field_size_limit(2**31 - 1)  # a long prompt is one field
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+READERS: dict[str, Callable[[Path], list[Any]]] = {
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".csv": _csv,
+}
+KINDS = "JSONL, JSON, Parquet or CSV"
+
+
+# -- the hub ---------------------------------------------------------------------------------------------------------
+
+
+def read_hub(name: str, config: str | None, split: str) -> Rows:
+    """The rows of a hub data set, from the hub or from its cache on this machine.
+
+    Without network this does not wait for the hub's retries: it looks whether the hub answers (5 s at most).
+
+    Raises:
+        DataError: offline and not cached, no such data set, split or configuration, no access.
+    """
+    import datasets
+
+    online = not datasets.config.HF_HUB_OFFLINE and hub_answers()
+    try:
+        with _offline(datasets.config, not online):
+            return datasets.load_dataset(name, config, split=split)
+    except (ConnectionError, datasets.exceptions.DatasetsError, ValueError, OSError, RuntimeError) as error:
+        raise _hub_error(name, split, online, error) from error
+
+
+def _hub_error(name: str, split: str, online: bool, error: Exception) -> DataError:
+    """What a failed load means, from datasets' exception."""
+    if not online:
+        return DataError(
+            f"{name} is not cached on this machine, and the hub cannot be reached (offline)",
+            hint="give the rows as local files with --dataset-path FILE, or run once with network access",
+        )
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "Config name is missing" in str(error) or "BuilderConfig" in str(error):
+        return DataError(f"{name}: {' '.join(str(error).split())}", hint="choose one with --dataset-config")
+    if "split" in reason.lower():
+        return DataError(f"{name} has no split {split!r}: {reason}", hint="choose one with --dataset-split")
+    if "gated" in reason.lower() or "authenticated" in reason.lower():
+        return DataError(f"{name}: {reason}", hint="`hf auth login`, and ask for access on the data set's page")
+    return DataError(
+        f"cannot load the data set {name}: {reason}", hint=f"{known_names(name)}; any hub id or local file works too"
+    )
+
+
+def known_names(name: str) -> str:
+    """ "did you mean gsm8k?" where a preset's name is near, else the list of presets."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, PRESETS, n=1)
+    return f"did you mean {near[0]}" if near else f"built in are {', '.join(PRESETS)}"
+
+
+def hub_answers(seconds: float = 5.0) -> bool:
+    """Whether a connection to the hub can be opened within `seconds`; behind a proxy it is taken for granted."""
+    import socket
+    import threading
+    from contextlib import suppress
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
+    from huggingface_hub.constants import ENDPOINT
+
+    if getproxies().get("https") or getproxies().get("all"):
+        return True
+    url, answered = urlsplit(ENDPOINT), threading.Event()
+
+    def connect() -> None:
+        port = url.port or (80 if url.scheme == "http" else 443)
+        with suppress(OSError), socket.create_connection((url.hostname or "", port), timeout=seconds):
+            answered.set()
+
+    thread = threading.Thread(
+        target=connect, daemon=True, name="hub_answers"
+    )  # a name look-up has no timeout of its own
+    thread.start()
+    thread.join(seconds)
+    return answered.is_set()
+
+
+@contextmanager
+def _offline(config: Any, offline: bool) -> Iterator[None]:
+    """datasets' own offline switch, for one load: it then uses its cache or says at once that it has none."""
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = before or offline
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = before
