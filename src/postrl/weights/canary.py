@@ -1,0 +1,294 @@
+"""The canary: does a server compute with the weights that were pushed to it?
+
+A server can say the right version, generate fluently and be wrong (a packed LM head left at old weights, half an
+update, another run's push). Only log-probs show it. The learner and every server score the same fixed texts after each
+push, and the *change* of the server's log-probs is compared with the change of the learner's. What the trainer does:
+
+    canary = Canary(pairs, servers)                    # pairs: a few (token_ids, start) with 16 to 64 scored tokens each
+
+    push(weights, version=0)
+    learner = learner_logps(pairs)                     # on all ranks; at temperature 1, like `VLLMServer.score`
+    canary.calibrate(learner, canary.scores())         # the noise between learner and sampler: dtype, kernels
+
+    for size in PERTURBATIONS:                         # once per run, before the first rollout
+        with perturbation(model.parameters(), size):   # on all ranks
+            moved = learner_logps(pairs)
+            if canary.visible(moved):                  # decided on rank 0, told to the others
+                push(weights, version=NOT_OURS)        # no rollout may count as ours meanwhile
+                canary.check(NOT_OURS, moved, canary.scores(), canary.checksums(), every_tensor=True)
+                break
+    push(weights, version=0)
+    canary.check(0, learner, canary.scores(), canary.checksums())
+
+    for version in 1, 2, ...:                          # after each update
+        push(weights, version)
+        canary.check(version, learner_logps(pairs), canary.scores())
+
+Small updates of bfloat16 weights move log-probs less than the noise, so the checks of single versions mean much in
+float32 and little in bfloat16; the perturbed push is what proves a bfloat16 server, and the comparison with push 0
+what notices a drift. Checksums read all weights of a server (about a second per GB), so they are asked for once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postrl.errors import CanaryError
+from postrl.servers import VLLMServer
+from postrl.weights.transport import on_each
+
+if TYPE_CHECKING:
+    import torch
+
+Logps = Sequence[Sequence[float]]
+"""Per pair, the log-probs of token_ids[start:]."""
+
+FLOOR = 1e-3
+"""Nats. Learner and sampler may differ this much per token even where calibration saw less."""
+
+MARGIN = 3.0
+"""The tolerance is this many times the largest difference seen at calibration."""
+
+MOST_NOISE = 0.5
+"""Nats, the mean over tokens. More at push 0 is not noise: server and learner have different weights."""
+
+FAR = 10.0
+"""A perturbation is visible when it moves the learner's log-probs by this many tolerances."""
+
+PERTURBATIONS = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""Relative sizes to try, the smallest visible one is pushed."""
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""SHA-256 of nothing: vLLM on CPUs gives up a layer's plain weights once they are packed, and checksums what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReport:
+    """What a check saw, in nats."""
+
+    deviation: float
+    """Largest difference, over servers and tokens, between the server's change and the learner's."""
+    change: float
+    """Largest change of the learner's log-probs since the last check."""
+    tolerance: float
+    """A larger deviation stops the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What learner and servers said after one push."""
+
+    version: int
+    learner: list[float]
+    servers: dict[str, list[float]]
+
+
+class Canary:
+    """Compares servers with the learner; the module's docstring shows the protocol.
+
+    Args:
+        pairs: (token_ids, start): the fixed texts; tokens from `start` on are scored.
+        servers: the samplers, for `scores` and `checksums`.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Sequence[int], int]], servers: Sequence[VLLMServer] = ()) -> None:
+        self.pairs = list(pairs)
+        self.servers = list(servers)
+        self.tolerance = math.nan
+        self._first: _State | None = None
+        self._last: _State | None = None
+        self._checksums: dict[str, dict[str, str]] = {}
+
+    # -- asking the servers ------------------------------------------------------------------------------------------
+
+    def scores(self) -> dict[str, Logps]:
+        """Log-probs of all pairs by server URL."""
+        found: dict[str, Logps] = {}
+
+        def ask(server: VLLMServer) -> None:
+            found[server.url] = [server.score(token_ids, start) for token_ids, start in self.pairs]
+
+        on_each(self.servers, ask)
+        return found
+
+    def checksums(self) -> dict[str, dict[str, str]]:
+        """Checksums of all parameters by server URL."""
+        found: dict[str, dict[str, str]] = {}
+        on_each(self.servers, lambda server: found.update({server.url: server.checksums()}))
+        return found
+
+    # -- comparing ---------------------------------------------------------------------------------------------------
+
+    def calibrate(self, learner: Logps, servers: Mapping[str, Logps]) -> CanaryReport:
+        """Measure the noise after push 0, and derive the tolerance from it.
+
+        Raises:
+            CanaryError: a server is so far from the learner that it cannot hold the same weights.
+        """
+        state = _state(0, learner, servers)
+        noise = 0.0
+        for url, logps in state.servers.items():
+            differences = [abs(a - b) for a, b in zip(logps, state.learner, strict=True)]
+            if (mean := sum(differences) / len(differences)) > MOST_NOISE:
+                raise CanaryError(
+                    f"{url}: after push 0 its log-probs differ from the learner's by {mean:.3g} nats per token, expected "
+                    f"less than {MOST_NOISE}",
+                    hint="check that it serves the same model and dtype, with --logprobs-mode processed_logprobs",
+                )
+            noise = max(noise, *differences)
+        self.tolerance = max(FLOOR, MARGIN * noise)
+        self._first = self._last = state
+        return CanaryReport(noise, 0.0, self.tolerance)
+
+    def visible(self, learner: Logps) -> bool:
+        """Whether the learner's log-probs are so far from the last ones that a server that did not follow is found."""
+        return _largest(_changes(_flat(learner), self._previous().learner)) >= FAR * self.tolerance
+
+    def check(
+        self,
+        version: int,
+        learner: Logps,
+        servers: Mapping[str, Logps],
+        checksums: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        every_tensor: bool = False,
+    ) -> CanaryReport:
+        """Compare after a push.
+
+        Args:
+            version: the one that was pushed.
+            learner, servers: log-probs of the pairs under the pushed weights.
+            checksums: by server; compared across servers, and with those of the last check that got any.
+            every_tensor: all weights were changed, so every checksum must be another one.
+
+        Raises:
+            CanaryError: a server does not hold the pushed weights.
+        """
+        last, first = self._previous(), self._first
+        assert first is not None
+        state = _state(version, learner, servers)
+        change = _largest(_changes(state.learner, last.learner))
+        deviation = 0.0
+        for url, logps in state.servers.items():
+            for earlier in (last, first):
+                wanted = _changes(state.learner, earlier.learner)
+                found = _changes(logps, earlier.servers.get(url, []))
+                off = _largest(a - b for a, b in zip(found, wanted, strict=True))
+                if off > self.tolerance:
+                    raise CanaryError(self._story(url, version, earlier, off, wanted, found), hint=HINT)
+                deviation = max(deviation, off)
+        if checksums is not None:
+            self._compare_checksums(version, checksums, moved=change > FLOOR, every_tensor=every_tensor)
+        self._last = state
+        return CanaryReport(deviation, change, self.tolerance)
+
+    def _previous(self) -> _State:
+        if self._last is None:
+            raise ValueError("calibrate the canary first")
+        return self._last
+
+    def _story(
+        self, url: str, version: int, earlier: _State, off: float, wanted: list[float], found: list[float]
+    ) -> str:
+        followed = _largest(found)
+        if followed <= self.tolerance:
+            meaning = "it did not move: it still computes with the weights it had"
+        elif _largest(wanted) <= self.tolerance:
+            meaning = "it moved and the learner did not: other weights were pushed to it, or a part of an update"
+        else:
+            meaning = "it followed in part: a stale LM head, or half an update"
+        return (
+            f"{url} does not hold the weights of version {version}: since version {earlier.version} its log-probs changed "
+            f"by up to {followed:.3g} nats and the learner's by up to {_largest(wanted):.3g}; the largest deviation is "
+            f"{off:.3g}, expected at most {self.tolerance:.3g}. Likely, {meaning}."
+        )
+
+    def _compare_checksums(
+        self, version: int, checksums: Mapping[str, Mapping[str, str]], *, moved: bool, every_tensor: bool
+    ) -> None:
+        reference: tuple[str, dict[str, str]] | None = None
+        for url, sums in checksums.items():
+            now = {name: digest for name, digest in sums.items() if digest != EMPTY}
+            # Servers with another split over devices have other names and cannot be compared.
+            if reference is not None and now.keys() == reference[1].keys() and now != reference[1]:
+                names = _names(name for name in now if now[name] != reference[1][name])
+                raise CanaryError(
+                    f"{url} and {reference[0]} hold different weights after the push of version {version}: {names}",
+                    hint=HINT,
+                )
+            reference = reference or (url, now)
+            before = self._checksums.get(url)
+            same = [name for name in now if before and before.get(name) == now[name]]
+            if same and ((every_tensor) or (moved and len(same) == len(now))):
+                raise CanaryError(
+                    f"{url} did not take all weights of version {version}; these are as before: {_names(same)}",
+                    hint=HINT,
+                )
+            self._checksums[url] = now
+
+
+HINT = "restart the server; if it happens again, keep the server's log and report it"
+
+
+@contextmanager
+def perturbation(parameters: Iterable[torch.nn.Parameter], size: float, seed: int = 0) -> Iterator[None]:
+    """Inside, every parameter is visibly changed in place: by noise of `size` times its own root mean square.
+
+    Afterwards all are as before, to the bit. Shards (DTensor) are changed where they lie, replicas alike; memory: one
+    copy of this rank's shards in main memory.
+    """
+    import torch
+
+    def local(parameter: torch.nn.Parameter) -> torch.Tensor:
+        tensor = parameter.detach()
+        return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+    tensors = [local(parameter) for parameter in parameters]
+    saved = [tensor.to("cpu", copy=True) for tensor in tensors]
+    try:
+        for i, tensor in enumerate(tensors):
+            generator = torch.Generator(device=tensor.device).manual_seed(seed + i)
+            noise = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
+            scale = tensor.float().square().mean().sqrt() if tensor.numel() else 0.0
+            # A bias that is still zero has no size of its own.
+            tensor.add_((size * noise * (scale if scale > 0 else 1.0)).to(tensor.dtype))
+        yield
+    finally:
+        for tensor, original in zip(tensors, saved, strict=True):
+            tensor.copy_(original)
+
+
+def _state(version: int, learner: Logps, servers: Mapping[str, Logps]) -> _State:
+    flat = _flat(learner)
+    for url, logps in servers.items():
+        if [len(row) for row in logps] != [len(row) for row in learner] or not flat:
+            raise ValueError(
+                f"{url} scored {[len(row) for row in logps]} tokens, the learner {[len(row) for row in learner]}"
+            )
+        if not all(map(math.isfinite, _flat(logps))):
+            raise CanaryError(
+                f"{url} gave a text no log-prob after the push of version {version}: its weights hold NaN or infinity",
+                hint=HINT,
+            )
+    return _State(version, flat, {url: _flat(logps) for url, logps in servers.items()})
+
+
+def _flat(logps: Logps) -> list[float]:
+    return [logp for row in logps for logp in row]
+
+
+def _changes(now: Sequence[float], before: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(now, before, strict=True)]
+
+
+def _largest(values: Iterable[float]) -> float:
+    return max((abs(value) for value in values), default=0.0)
+
+
+def _names(names: Iterable[str], most: int = 5) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

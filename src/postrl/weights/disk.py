@@ -1,0 +1,248 @@
+"""Weights through files: one new safetensors file per push, in shared memory where it has room.
+
+    RUN/weights/latest.json                 {"version": 7, "path": ...}: what a restarted server is brought to
+    RUN/weights/127.0.0.1-8000.lock         held while that server is updated
+    /dev/shm/postrl-<run>-<digest>/weights-000007-x1y2z3.safetensors      or in RUN/weights/
+
+A file is never written over: a server that has it mapped would be killed with SIGBUS. The servers need
+`--weight-transfer-config '{"backend": "postrl_disk"}'` and POSTRL_WEIGHTS_DIR = `allowed_folders(RUN/weights)`.
+No torch at the top: the launcher restores a restarted server with nothing but HTTP.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from postrl.errors import PostrlError, ServerError, WaitTimeout
+from postrl.servers import VLLMServer
+from postrl.weights.transport import NamedTensors, PushReport, on_each, swap_weights
+
+if TYPE_CHECKING:
+    import torch
+
+BACKEND = "postrl_disk"
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "weights-"
+MARGIN = 64 << 20
+"""Bytes that stay free beside a new file."""
+
+
+class DiskTransport:
+    """Publishes weights to `servers` through files.
+
+    Args:
+        servers: all samplers of the run, on this host or with the same folder mounted.
+        folder: RUN/weights; made if it is missing.
+        dtype: the servers' dtype, "float32" or "bfloat16"; weights are converted before they are written.
+        server_deadline: seconds to wait for a server that is down (its owner restarts it).
+        push_timeout: seconds one server may take to load the weights.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[VLLMServer],
+        folder: str | Path,
+        dtype: str,
+        *,
+        server_deadline: float = 900.0,
+        push_timeout: float = 600.0,
+    ) -> None:
+        self.servers = list(servers)
+        self.folder = Path(folder)
+        self.dtype = dtype
+        self.server_deadline = server_deadline
+        self.push_timeout = push_timeout
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def push(self, tensors: NamedTensors, version: int) -> PushReport:
+        """See `WeightTransport.push`. All of `tensors` is taken before anything can fail, so other ranks do not hang.
+
+        Memory: on CPUs, tensors that already have the servers' dtype are not copied; others are, all at once.
+        """
+        start = time.monotonic()
+        weights = host_tensors(tensors, self.dtype)
+        nbytes = sum(tensor.nbytes for tensor in weights.values())
+        path = self.write(weights, version, self.roomy_folder(nbytes))
+        del weights
+        write_pointer(self.folder, version, path)
+        on_each(self.servers, lambda server: self.deliver(server, path, version))
+        self.delete_all_but(path)
+        return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
+
+    def deliver(self, server: VLLMServer, path: Path, version: int) -> None:
+        """Bring one server to the weights in `path`. One that is down, or goes down on the way, is waited for."""
+        end = time.monotonic() + self.server_deadline
+        while True:
+            server.wait_until_healthy(max(0.0, end - time.monotonic()))
+            try:
+                with server_lock(self.folder, server, self.server_deadline):
+                    swap_weights(server, version, lambda: server.update_weights({"path": str(path)}, self.push_timeout))
+                return
+            except PostrlError:
+                # A server that answers is broken, one that does not is being restarted; a dying one may answer once more.
+                time.sleep(1.0)
+                if server.health() or time.monotonic() > end:
+                    raise
+
+    def restore(self, server: VLLMServer) -> int | None:
+        """`restore(server, self.folder)`."""
+        return restore(server, self.folder, timeout=self.push_timeout)
+
+    def close(self) -> None:
+        """Delete the files; servers keep what they have loaded."""
+        remove_weights(self.folder)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def roomy_folder(self, nbytes: int) -> Path:
+        """Shared memory if `nbytes` fit there, else the run's folder.
+
+        Raises:
+            ServerError: neither has room.
+        """
+        shared = private_folder(shared_folder(self.folder))
+        if shared is not None and nbytes + MARGIN <= min(shutil.disk_usage(shared).free, free_memory()):
+            return shared
+        if nbytes + MARGIN <= (free := shutil.disk_usage(self.folder).free):
+            return self.folder
+        raise ServerError(
+            f"no room for {nbytes / 1e9:.1f} GB of weights: {free / 1e9:.1f} GB are free in {self.folder}, "
+            f"and {SHARED_MEMORY} has less (in a container its default is 64 MB)",
+            hint=f"free some, move the run with --output-dir, or enlarge {SHARED_MEMORY} (docker run --shm-size)",
+        )
+
+    def write(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
+        """A new file in `folder`, there under its name only when it is complete."""
+        from safetensors.torch import save_file
+
+        handle, name = tempfile.mkstemp(prefix=f"{PREFIX}{version:06d}-", suffix=".tmp", dir=folder)
+        os.close(handle)
+        part, path = Path(name), Path(name).with_suffix(".safetensors")
+        try:
+            save_file(weights, part)
+            part.rename(path)
+        except Exception as error:
+            part.unlink(missing_ok=True)
+            raise ServerError(
+                f"the weights of version {version} cannot be written to {folder}: {error}",
+                hint="free some space, or move the run with --output-dir",
+            ) from error
+        return path
+
+    def delete_all_but(self, path: Path) -> None:
+        for folder in (self.folder, shared_folder(self.folder)):
+            for old in folder.glob(f"{PREFIX}*"):
+                if old != path:
+                    old.unlink(missing_ok=True)
+
+
+def host_tensors(tensors: NamedTensors, dtype: str) -> dict[str, torch.Tensor]:
+    """The tensors in main memory and `dtype` (integers as they are), each the only one in its storage."""
+    import torch
+
+    wanted = getattr(torch, dtype)
+    weights = {}
+    for name, tensor in tensors:
+        host = tensor.detach().to("cpu", wanted if tensor.is_floating_point() else tensor.dtype).contiguous()
+        # safetensors refuses tensors that are parts of one storage, such as slices of a flat buffer.
+        weights[name] = host if host.untyped_storage().nbytes() == host.nbytes else host.clone()
+    return weights
+
+
+def restore(server: VLLMServer, folder: str | Path, *, timeout: float = 600.0) -> int | None:
+    """Bring a restarted server to the weights that were published last.
+
+    Returns:
+        Their version; None if nothing was published yet, and the server holds what it was started with.
+
+    Raises:
+        ServerError: the update failed, or the published file is gone.
+    """
+    pointer = Path(folder) / "latest.json"
+    if not pointer.exists():
+        return None
+    with server_lock(pointer.parent, server, timeout):
+        latest = json.loads(pointer.read_text())
+        info = {"path": latest["path"]}
+        swap_weights(server, latest["version"], lambda: server.update_weights(info, timeout))
+    return int(latest["version"])
+
+
+def write_pointer(folder: Path, version: int, path: Path) -> None:
+    part = folder / "latest.json.tmp"
+    part.write_text(json.dumps({"version": version, "path": str(path)}))
+    part.replace(folder / "latest.json")
+
+
+def allowed_folders(folder: str | Path) -> str:
+    """The value of POSTRL_WEIGHTS_DIR for the servers of a run whose weights go through `folder`."""
+    return os.pathsep.join([str(shared_folder(folder)), str(Path(folder).absolute())])
+
+
+def remove_weights(folder: str | Path) -> None:
+    """Delete what a run left in shared memory and in `folder`, after its learner has ended."""
+    shutil.rmtree(shared_folder(folder), ignore_errors=True)
+    for file in Path(folder).glob(f"{PREFIX}*"):
+        file.unlink(missing_ok=True)
+    (Path(folder) / "latest.json").unlink(missing_ok=True)
+
+
+def shared_folder(folder: str | Path) -> Path:
+    """Where the run with this weights folder keeps its files in shared memory."""
+    path = Path(folder).absolute()
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    return SHARED_MEMORY / f"postrl-{path.parent.name}-{digest}"
+
+
+def private_folder(path: Path) -> Path | None:
+    """The folder, ours alone (mode 0700); None if there is no shared memory or someone else sits on the name.
+
+    Anyone can make names in /dev/shm, so an existing one is used only if it is a real folder of this user.
+    """
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        status = path.lstat()
+    except OSError:
+        return None
+    ours = path.is_dir() and not path.is_symlink() and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    return path if ours else None
+
+
+def free_memory() -> int:
+    """Bytes of main memory that can still be taken: shared memory is promised more than there is."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+@contextmanager
+def server_lock(folder: Path, server: VLLMServer, deadline_s: float) -> Iterator[None]:
+    """One update of a server at a time, over all processes of the run.
+
+    Raises:
+        WaitTimeout: another process held it for `deadline_s` seconds.
+    """
+    address = urlsplit(server.url)
+    path = folder / f"{address.hostname}-{address.port}.lock"
+    end = time.monotonic() + deadline_s
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise WaitTimeout(f"another update of {server.url} held {path} for {deadline_s:g} s") from None
+                time.sleep(0.05)
+        yield

@@ -1,0 +1,98 @@
+"""What every transport of weights to the samplers promises, whatever carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from postrl.errors import PostrlError, ServerError
+from postrl.servers import VLLMServer
+
+if TYPE_CHECKING:
+    import torch
+
+NamedTensors = Iterable[tuple[str, "torch.Tensor"]]
+"""Every weight of the model once, full (not a shard), under its Hugging Face name; of tied ones only the embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """How a push went."""
+
+    version: int
+    seconds: float
+    nbytes: int
+    medium: str
+    """Where the weights went through: a folder, or "nccl"."""
+
+
+class WeightTransport(Protocol):
+    """Carries the learner's weights to the samplers.
+
+    Rank 0 owns it. Gathering a sharded weight is a collective, so the other ranks iterate over their `tensors` at the
+    same time and throw them away.
+    """
+
+    def push(self, tensors: NamedTensors, version: int) -> PushReport:
+        """Publish the weights; returns when every sampler serves that version.
+
+        Raises:
+            ServerError: a sampler failed half-way. It holds part of a model and is paused: restart it.
+            WaitTimeout: a sampler did not come back, or did not answer.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+def on_each(servers: Sequence[VLLMServer], act: Callable[[VLLMServer], None]) -> None:
+    """Run `act` on all servers at once and wait for all.
+
+    Raises:
+        PostrlError: the error of the one that failed; a ServerError that lists them all where several did.
+    """
+    with ThreadPoolExecutor(max(1, len(servers))) as pool:
+        futures = [pool.submit(act, server) for server in servers]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        if len(errors) == 1 or not isinstance(error, PostrlError):
+            raise error
+    if errors:
+        raise ServerError("\n".join(str(error) for error in errors))
+
+
+def swap_weights(server: VLLMServer, version: int, load: Callable[[], None]) -> None:
+    """Pause, load, name the version, resume, and check that the server agrees.
+
+    Requests in flight are kept; their keys and values are dropped, and computed again under the new weights.
+
+    Args:
+        load: hands the weights over; called between the start and the end of vLLM's update session.
+
+    Raises:
+        ServerError: it failed. Before `load` the server is resumed and holds what it held; from then on it may hold
+            part of a model and is left paused, so that nothing wrong is sampled from it.
+    """
+    server.pause("keep", clear_cache=True)
+    try:
+        server.start_weight_update()
+    except PostrlError:
+        server.resume()
+        raise
+    try:
+        load()
+        server.finish_weight_update(version)
+        server.resume()
+        found = server.weight_info()
+    except PostrlError as error:
+        raise ServerError(
+            f"{server.url} failed in the middle of the update to weight version {version}: {error.message}",
+            hint="it may hold part of a model and is unusable until it is restarted",
+        ) from error
+    if found != version:
+        raise ServerError(
+            f"{server.url} says weight version {found} after a push of {version}",
+            hint="another run may use the same server; give each run its own",
+        )

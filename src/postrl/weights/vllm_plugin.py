@@ -1,0 +1,126 @@
+"""The part of postrl that runs inside vLLM: a weight-transfer backend that reads safetensors files.
+
+vLLM loads `register` in each of its processes (entry point group `vllm.general_plugins`). A server started with
+`--weight-transfer-config '{"backend": "postrl_disk"}'` then takes `{"path": FILE}` as `update_info`. The file must
+lie in one of the folders of `POSTRL_WEIGHTS_DIR` (several: separated as in PATH); any other path is refused before
+the model is touched.
+
+The module is imported by vLLM only, which is why it, and it alone, may import vLLM at its top.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (  # noqa: TID253
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # noqa: TID253
+
+BACKEND = "postrl_disk"
+FOLDERS_VARIABLE = "POSTRL_WEIGHTS_DIR"
+
+
+def register() -> None:
+    """Make `postrl_disk` known to this process. Safe to call twice, and free of effect unless a server asks for it."""
+    if BACKEND not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(BACKEND, DiskEngine)
+
+
+@dataclass
+class DiskInitInfo(WeightTransferInitInfo):
+    """Nothing to agree on beforehand."""
+
+
+@dataclass
+class DiskUpdateInfo(WeightTransferUpdateInfo):
+    path: str
+    """Absolute path of a safetensors file with every weight of the model, under Hugging Face's names."""
+
+
+class DiskEngine(WeightTransferEngine[DiskInitInfo, DiskUpdateInfo]):
+    """Loads a whole model from one file. One `update_weights` per session."""
+
+    init_info_cls = DiskInitInfo
+    update_info_cls = DiskUpdateInfo
+    model: Any
+
+    def init_transfer_engine(self, init_info: DiskInitInfo) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        """Nothing yet: the reload takes the model's tensors away, so it begins when the file is known to be good."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        # Not the base class's: that one ends with an accelerator synchronize, which fails where there is none.
+        self.receive_weights(self.parse_update_info(update_info))
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: DiskUpdateInfo) -> None:
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        with open_weights(update_info.path) as weights:
+            initialize_layerwise_reload(self.model)
+            self.model.load_weights(weights)
+
+    def finish_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
+        self.refresh_lm_heads()
+
+    def refresh_lm_heads(self) -> None:
+        """Pack the LM heads again from the weights they now have.
+
+        A tied head has no weights of its own in the file, so the layerwise reload skips it; on CPUs it computes with
+        a packed copy, which would stay at the old weights: fluent and wrong. Quantized heads are not touched: packing
+        twice would break them, and they are not tied.
+        """
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
+
+        for module in self.model.modules():
+            if isinstance(module, ParallelLMHead) and isinstance(module.quant_method, UnquantizedEmbeddingMethod):
+                module.quant_method.process_weights_after_loading(module)
+
+    def shutdown(self) -> None:
+        pass
+
+
+@contextmanager
+def open_weights(path: str) -> Iterator[Iterator[tuple[str, torch.Tensor]]]:
+    """The (name, tensor) pairs of a safetensors file in an allowed folder, read one by one.
+
+    Raises:
+        ValueError: the path lies outside the allowed folders, or is no safetensors file.
+    """
+    file_path = allowed_path(path)
+    try:
+        file: Any = safe_open(file_path, framework="pt", device="cpu")
+    except Exception as error:
+        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    with file:
+        yield ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118 (not a dict)
+
+
+def allowed_path(path: str) -> Path:
+    """`path` with links resolved, if it lies in a folder of POSTRL_WEIGHTS_DIR.
+
+    The routes of a server are open to whoever reaches its port and knows its token; they must not become a way to
+    make it read other files.
+    """
+    real = Path(path).resolve()
+    folders = [Path(folder).resolve() for folder in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
+    if not any(real.is_relative_to(folder) for folder in folders):
+        allowed = ", ".join(map(str, folders)) or "none"
+        raise ValueError(f"{path} is outside the folders that {FOLDERS_VARIABLE} allows ({allowed})")
+    return real
