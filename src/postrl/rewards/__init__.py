@@ -1,1 +1,16 @@
+"""Rewards: built-in ones and the user's, each in a killable worker process."""
 
+from __future__ import annotations
+
+from postrl.rewards.registry import BUILTINS, RewardSpec, resolve
+from postrl.rewards.score import STATUSES, Score
+
+__all__ = ["BUILTINS", "STATUSES", "RewardRunner", "RewardSpec", "Score", "resolve"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "RewardRunner":  # the worker imports this package and needs no runner
+        from postrl.rewards.runner import RewardRunner
+
+        return RewardRunner
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,229 @@
+"""From what the user wrote to a reward function: names, files, modules and Python callables.
+
+    resolve("math")  resolve("rewards.py:brevity")  resolve("pkg.rewards:brevity")  resolve(lambda completions: ...)
+
+`resolve` runs in the launcher: it finds every mistake that can be found without running the user's code. `load` runs
+in the reward worker and runs that code. Between them a spec travels as plain JSON (`to_wire`, `from_wire`), from
+parent to child on one host only, because a pickled callable is code.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.machinery
+import importlib.util
+import operator
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from postrl.errors import UsageError
+
+BUILTINS = {
+    "arithmetic": "postrl.rewards.arithmetic:arithmetic_reward",
+    "math": "postrl.rewards.math:math_reward",
+}
+FORMS = f"give a built-in name ({', '.join(BUILTINS)}), file.py:function or package.module:function"
+
+
+@dataclass(frozen=True)
+class RewardSpec:
+    """A reward function that can be sent to a worker process."""
+
+    name: str
+    """Names its metrics, its column in the rollouts and, in a data set's `rewards`, the function itself."""
+    kind: Literal["builtin", "file", "module", "pickle"]
+    payload: str | bytes
+    """builtin: its name; file: `absolute/path.py:function`; module: `package.module:function`; pickle: the bytes."""
+    sys_path: tuple[str, ...] = ()
+    """Where the worker looks for the modules that the function was found in or refers to."""
+    origin: str = ""
+    """pickle: the file the callable was written in, which pickled code does not remember and a traceback needs."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The spec as JSON values."""
+        payload = base64.b64encode(self.payload).decode() if isinstance(self.payload, bytes) else self.payload
+        return {**asdict(self), "payload": payload, "sys_path": list(self.sys_path)}
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> RewardSpec:
+        """The inverse of `to_wire`. Only for specs that a parent process sent: `load` runs what they hold."""
+        payload = base64.b64decode(wire["payload"]) if wire["kind"] == "pickle" else wire["payload"]
+        return cls(**{**wire, "payload": payload, "sys_path": tuple(wire["sys_path"])})
+
+
+def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
+    """Find a reward function without running its code.
+
+    Args:
+        spec: a built-in name, `file.py:function`, `package.module:function`, or a callable (function, lambda, closure,
+            partial, callable object).
+
+    Raises:
+        UsageError: an unknown name, a missing file or function, a syntax error, a callable that cannot be pickled.
+    """
+    if isinstance(spec, RewardSpec):
+        return spec
+    if callable(spec):
+        return _from_callable(spec)
+    if not isinstance(spec, str):
+        raise UsageError(f"a reward is a {type(spec).__name__}: {spec!r}", hint=f"{FORMS}, or a Python function")
+    place, colon, function = spec.rpartition(":")
+    if colon and place and function:
+        is_file = place.endswith(".py") or os.sep in place
+        return _from_file(spec, place, function) if is_file else _from_module(spec, place, function)
+    return _from_name(spec)
+
+
+def load(spec: RewardSpec) -> Callable[..., Any]:
+    """Run the code that defines the function and return it. For reward workers: it may do anything."""
+    sys.path[:] = list(dict.fromkeys([*spec.sys_path, *sys.path]))
+    if isinstance(spec.payload, bytes):
+        import cloudpickle
+
+        function: Callable[..., Any] = cloudpickle.loads(spec.payload)
+        return function
+    target = BUILTINS[spec.payload] if spec.kind == "builtin" else spec.payload
+    place, _, name = target.rpartition(":")
+    module = _run_file(Path(place)) if spec.kind == "file" else importlib.import_module(place)
+    found: Callable[..., Any] = operator.attrgetter(name)(module)
+    if not callable(found):
+        raise TypeError(f"{target} is a {type(found).__name__}, not a function")
+    return found
+
+
+def _run_file(path: Path) -> Any:
+    """Import a file by its path. Its folder joins the end of the search path, so that it can import its neighbours
+    and cannot hide an installed package."""
+    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
+    module_spec = importlib.util.spec_from_file_location(f"reward_{path.stem}" if taken else path.stem, path)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module
+    sys.path.append(str(path.parent))
+    module_spec.loader.exec_module(module)
+    return module
+
+
+# -- one finder per form -----------------------------------------------------------------------------------------------
+
+
+def _from_name(name: str) -> RewardSpec:
+    if name in BUILTINS:
+        return RewardSpec(name, "builtin", name)
+    if name.endswith(".py"):
+        raise UsageError(f"reward {name} names a file and no function", hint=f"write it as {name}:function")
+    close = get_close_matches(name, BUILTINS, n=1, cutoff=0.0)[0]
+    raise UsageError(f"there is no built-in reward {name!r}", hint=f"did you mean {close}? {FORMS}")
+
+
+def _from_file(spec: str, place: str, function: str) -> RewardSpec:
+    path = Path(place).expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"reward {spec}: there is no file {path}", hint="paths start from the current folder")
+    _check_defines(spec, path, function)
+    return RewardSpec(function, "file", f"{path}:{function}")
+
+
+def _from_module(spec: str, place: str, function: str) -> RewardSpec:
+    search = (os.getcwd(), *_search_path())  # as `python -m` would
+    found = _find_module(place, search)
+    if found is None:
+        raise UsageError(
+            f"reward {spec}: there is no module {place}",
+            hint="it must be installed or lie in the current folder; a file is written as file.py:function",
+        )
+    if found.origin and found.origin.endswith(".py"):
+        _check_defines(spec, Path(found.origin), function)
+    return RewardSpec(function, "module", f"{place}:{function}", search)
+
+
+def _from_callable(function: Callable[..., Any]) -> RewardSpec:
+    import cloudpickle
+
+    inner = _unwrapped(function)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    if hasattr(function, "forward") and hasattr(function, "save_pretrained"):
+        raise UsageError(
+            f"reward {name} is a model, and models are not reward functions here",
+            hint="wrap it: a function that loads the model once and returns a list of floats",
+        )
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    origin = code.co_filename if code is not None else ""
+    try:
+        return RewardSpec(name, "pickle", cloudpickle.dumps(function), _search_path(), origin)
+    except Exception as error:
+        raise UsageError(
+            f"reward function {name} cannot be sent to its worker process: {error}",
+            hint="it refers to something that cannot be pickled (a lock, an open file, a client); create that inside "
+            "the function at its first call, or put the function into a file and give file.py:function",
+        ) from error
+
+
+# -- checks that run no user code --------------------------------------------------------------------------------------
+
+
+def _unwrapped(function: Any) -> Any:
+    """What gives a callable its name: itself, or the function inside a partial."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _search_path() -> tuple[str, ...]:
+    """This process's own search path, for a worker that may run elsewhere."""
+    return tuple(os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or "."))
+
+
+def _find_module(name: str, search: tuple[str, ...]) -> importlib.machinery.ModuleSpec | None:
+    """Where a module is, without importing its parent packages as `importlib.util.find_spec` would."""
+    top, *rest = name.split(".")
+    found = importlib.machinery.PathFinder.find_spec(top, list(search)) or _find_installed(top)
+    for depth in range(len(rest)):
+        if found is None or found.submodule_search_locations is None:
+            return None
+        whole = ".".join([top, *rest[: depth + 1]])
+        found = importlib.machinery.PathFinder.find_spec(whole, list(found.submodule_search_locations))
+    return found
+
+
+def _find_installed(top: str) -> importlib.machinery.ModuleSpec | None:
+    """Editable installs have finders of their own."""
+    try:
+        return importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # ValueError: not a module name, or a module without a spec such as __main__
+        return None
+
+
+def _check_defines(spec: str, path: Path, function: str) -> None:
+    """The file compiles and binds the name at its top level."""
+    import ast
+    import symtable
+
+    try:
+        source = path.read_bytes()
+        compile(source, str(path), "exec", dont_inherit=True)
+        text = importlib.util.decode_source(source)
+    except OSError as error:
+        raise UsageError(f"reward {spec}: cannot read {path}: {error.strerror}", hint="may you read it?") from error
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
+        where = f"{path}:{getattr(error, 'lineno', None) or 1}"
+        raise UsageError(
+            f"reward {spec}: {where} is not valid Python: {getattr(error, 'msg', error)}", hint=f"run `python {path}`"
+        ) from error
+    table = symtable.symtable(text, str(path), "exec")
+    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.parse(text).body)
+    if function.split(".")[0] not in bound and not star:
+        defined = {child.get_name() for child in table.get_children() if child.get_type() == "function"}
+        functions = sorted(name for name in defined if name != "lambda" and not name.startswith("_"))
+        close = get_close_matches(function, functions, n=1)
+        known = f"it defines {', '.join(functions)}" if functions else "it defines no function"
+        hint = f"did you mean {close[0]}? {known}" if close else known
+        raise UsageError(f"reward {spec}: {path} has no function {function!r}", hint=hint)

@@ -1,0 +1,164 @@
+"""A reward worker: one long-lived process for one reward function.
+
+    python -m postrl.rewards.worker REQUEST_FD REPLY_FD PARENT_PID      (started by `postrl.rewards.process`)
+
+It reads the function's spec and then one request a call from the first pipe and answers on the second. Standard input
+is empty and standard output and error are a log file, so that the function may print what it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import linecache
+import math
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from postrl.rewards import frames
+from postrl.rewards.lifetime import die_with_parent, guard_group, kill_group
+from postrl.rewards.registry import RewardSpec, load
+from postrl.rewards.score import STATUSES, Score
+
+LONGEST_TRACEBACK = 8000
+DYNAMIC_CODE = "<dynamic-code>"
+
+
+def main() -> None:
+    requests_fd, replies_fd, parent = (int(argument) for argument in sys.argv[1:4])
+    die_with_parent(parent)
+    guard_group()
+    for fd in (requests_fd, replies_fd):
+        os.set_inheritable(fd, False)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # printing any text must not raise
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests_fd, requests), daemon=True).start()
+    serve(requests.get, lambda reply: frames.send(replies_fd, json.dumps(reply, allow_nan=False).encode()))
+
+
+def serve(next_request: Callable[[], bytes], reply: Callable[[dict[str, Any]], None]) -> None:
+    """Load the function, say what it asks for, then answer calls for ever."""
+    try:
+        spec = RewardSpec.from_wire(frames.decode(next_request()))
+        _show_source(spec.origin)
+        function = load(spec)
+        asks = describe(function)
+    except BaseException as error:  # a module may call sys.exit
+        reply({"error": _traceback(error)})
+        return
+    reply({"asks": asks})
+    with asyncio.Runner() as runner:
+        while True:
+            reply(_answer(function, next_request(), runner))
+
+
+def describe(function: Callable[..., Any]) -> dict[str, Any]:
+    """The names of the arguments it takes, those without a default, and whether it takes any other.
+
+    Raises:
+        TypeError: an argument that cannot be given by name.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for p in named:
+        if p.kind is p.POSITIONAL_ONLY:
+            raise TypeError(f"the argument {p.name!r} is positional-only; reward functions get arguments by name")
+    return {
+        "names": [p.name for p in named],
+        "required": [p.name for p in named if p.default is p.empty],
+        "any": any(p.kind is p.VAR_KEYWORD for p in parameters),
+    }
+
+
+def call(function: Callable[..., Any], inputs: dict[str, Any], count: int, runner: asyncio.Runner) -> list[Score | str]:
+    """Call the function; each score, or what is wrong with it.
+
+    An async function runs on one event loop for the life of the worker, so that a client it keeps stays usable.
+
+    Raises:
+        TypeError, ValueError: it did not return one score for each of `count` completions.
+        BaseException: whatever the function raises, sys.exit included.
+    """
+    result = function(**inputs)
+    if inspect.isawaitable(result):
+        result = runner.run(_wait_for(result))
+    if isinstance(result, str | bytes | dict | set) or not hasattr(result, "__iter__"):
+        raise TypeError(f"it returned a {type(result).__name__}, expected a list of {count} numbers or Nones")
+    items = list(result)
+    if len(items) != count:
+        raise ValueError(f"it returned {len(items)} scores for {count} completions")
+    return [to_score(item) for item in items]
+
+
+def to_score(item: Any) -> Score | str:
+    """One returned value as a Score, or what is wrong with it. Numbers are bools, ints, floats and what `float` takes:
+    numpy scalars, tensors of one element, Decimals."""
+    status = item.status if isinstance(item, Score) else "none" if item is None else "scored"
+    value = item.value if isinstance(item, Score) else item
+    if status not in STATUSES:
+        return f"the status {status!r}, expected one of {', '.join(sorted(STATUSES))}"
+    if value is None:
+        return Score(None, status)
+    try:
+        number = float("not a number" if isinstance(value, str | bytes) else value)
+    except Exception:
+        return f"{value!r:.200} ({type(value).__name__}), expected a number or None"
+    return Score(number, status) if math.isfinite(number) else f"{number}, expected a finite number"
+
+
+async def _wait_for(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _answer(function: Callable[..., Any], request: bytes, runner: asyncio.Runner) -> dict[str, Any]:
+    """The reply to one call: values and statuses, and what went wrong if anything did."""
+    try:
+        decoded = frames.decode(request)
+        count = decoded["count"]
+        scores = call(function, decoded["inputs"], count, runner)
+    except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are its failures, not our end
+        return {"error": _traceback(error)}
+    wrong = [f"completion {i} scored {score}" for i, score in enumerate(scores) if isinstance(score, str)]
+    kept = [Score(None, "infra_error") if isinstance(score, str) else score for score in scores]
+    error_text = f"{wrong[0]} ({len(wrong)} of {count} scores are unusable)" if wrong else None
+    return {"values": [s.value for s in kept], "statuses": [s.status for s in kept], "error": error_text}
+
+
+def _show_source(origin: str) -> None:
+    """Pickled code is from "<dynamic-code>"; with its file's lines under that name, tracebacks show the source."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        lines = Path(origin).read_text(encoding="utf-8").splitlines(keepends=True)
+        linecache.cache[DYNAMIC_CODE] = (sum(map(len, lines)), None, lines, origin)
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the user's first frame on, its end if it is long."""
+    frame = error.__traceback__
+    while frame and frame.tb_next and frame.tb_frame.f_code.co_filename == __file__:
+        frame = frame.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
+    if DYNAMIC_CODE in linecache.cache:
+        text = text.replace(DYNAMIC_CODE, linecache.cache[DYNAMIC_CODE][-1])
+    return text if len(text) <= LONGEST_TRACEBACK else "... " + text[-LONGEST_TRACEBACK:]
+
+
+def _read_requests(fd: int, requests: SimpleQueue[bytes]) -> None:
+    """Runs beside the function, so that the end of the parent is seen during a call."""
+    try:
+        while True:
+            requests.put(frames.receive(fd))
+    finally:
+        kill_group(0)
+
+
+if __name__ == "__main__":
+    main()
