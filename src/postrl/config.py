@@ -217,7 +217,8 @@ class GRPOConfig:
     @classmethod
     def from_yaml(cls, path: str | Path, **overrides: Any) -> GRPOConfig:
         """Build from a YAML file; `overrides` (the command line) win."""
-        return cls.from_dict({**read_yaml(path), **overrides}, source=str(path))
+        values = convert(read_yaml(path), [f.name for f in fields(cls)], source=str(path))
+        return cls.from_dict({**values, **overrides}, source=str(path))
 
     def save(self, path: str | Path) -> None:
         import yaml

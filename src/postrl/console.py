@@ -56,6 +56,13 @@ def error(message: str, *, hint: str = "") -> None:
         console().print(Text.assemble(("hint: ", "bold cyan"), hint))
 
 
+def traceback() -> None:
+    """The traceback of the exception that is being handled."""
+    import traceback as tb
+
+    console().print(Text(tb.format_exc().rstrip()))
+
+
 # -- the step line ---------------------------------------------------------------------------------------------------
 
 

@@ -1,1 +1,72 @@
+"""The command line: one file per command, thin; nothing heavy is imported before it is needed."""
 
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from postrl import __version__
+from postrl.cli import env, grpo, processes
+from postrl.errors import PostrlError
+
+app = typer.Typer(
+    name="postrl",
+    help="RL post-training of language models: vLLM rollouts, sharded trainers, verifiable rewards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: flags are never cut, and it takes half the time
+    context_settings={"max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"postrl {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+grpo.add_to(app)
+env.add_to(app)
+processes.add_to(app)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command and exit: 0 done, 1 failed, 2 usage, 130 interrupted. Tracebacks only with --debug."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(_run(args, debug="--debug" in args))
+
+
+def _run(args: list[str], *, debug: bool) -> int:
+    from postrl import console
+
+    try:
+        app(args=args, prog_name="postrl")  # exits by itself unless something is raised
+    except PostrlError as error:
+        if debug:
+            console.traceback()
+        console.error(error.message, hint=error.hint)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if debug:
+            console.traceback()
+        console.error(
+            f"this is a bug in postrl: {type(error).__name__}: {error}",
+            hint="the same command with --debug shows the traceback; please report it with the output of `postrl env`",
+        )
+        return 1
+    return 0

@@ -1,0 +1,3 @@
+from postrl.cli import main
+
+main()

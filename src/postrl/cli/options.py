@@ -1,0 +1,121 @@
+"""Command-line options from a settings dataclass: the field is the flag, the help text and the YAML key."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from postrl.config import RUN, GRPOConfig
+
+Run = Callable[[GRPOConfig, bool], int]
+
+
+def settings_command(cls: type[GRPOConfig], run: Run) -> Callable[..., None]:
+    """A typer command with one option per field of `cls`, `--config FILE` and `--dry-run`.
+
+    Args:
+        run: called with the settings and whether it is a dry run; its result is the exit code.
+    """
+
+    def command(**values: Any) -> None:
+        context, config_file, dry_run = values.pop("context"), values.pop("config"), values.pop("dry_run")
+        given = {name: value for name, value in values.items() if _on_command_line(context, name)}
+        raise typer.Exit(run(build_config(cls, given, config_file), dry_run))
+
+    types = get_type_hints(cls)
+    parameters = [_parameter("context", typer.Context)]
+    parameters += [_parameter(f.name, _option(f, types[f.name]), default_of(f)) for f in fields(cls)]
+    parameters += [
+        _parameter("config", Annotated[Path | None, _CONFIG], None),
+        _parameter("dry_run", Annotated[bool, _DRY_RUN], False),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+_CONFIG: Any = typer.Option("--config", metavar="FILE", rich_help_panel=RUN, help="YAML file with settings; flags win.")
+_DRY_RUN: Any = typer.Option("--dry-run", rich_help_panel=RUN, help="Print what would run, and stop.")
+
+
+class SettingsCommand(TyperCommand):
+    """A command whose help lists its options panel by panel, in two columns that keep whole flags readable."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            if record := option.get_help_record(ctx):
+                panels.setdefault(getattr(option, "rich_help_panel", None) or RUN, []).append(
+                    (_left(option), record[1])
+                )
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_max=32)
+
+
+def _left(option: Any) -> str:
+    """`--dataset TEXT`, `--[no-]shuffle`."""
+    name = option.opts[0].replace("--", "--[no-]") if option.secondary_opts else option.opts[0]
+    return f"{name} {option.metavar}" if option.metavar else name
+
+
+def build_config(cls: type[GRPOConfig], given: dict[str, Any], config_file: Path | None = None) -> GRPOConfig:
+    """Settings from a config file and the flags that were given, which win.
+
+    A run that is resumed takes its settings from its own folder, unless a config file is given.
+
+    Raises:
+        UsageError: an unknown key, a wrong value, an impossible combination.
+    """
+    if config_file is None and given.get("resume") and given.get("output_dir"):
+        saved = Path(given["output_dir"]) / "config.yaml"
+        config_file = saved if saved.exists() else None
+    if config_file is None:
+        return cls.from_dict(given, source="the command line")
+    return cls.from_yaml(config_file, **given)
+
+
+def flag(name: str) -> str:
+    """The flag of a field: `max_steps` is `--max-steps`."""
+    return "--" + name.replace("_", "-")
+
+
+def default_of(f: Field[Any]) -> Any:
+    """A field's default value."""
+    return f.default if f.default is not MISSING else f.default_factory() if f.default_factory is not MISSING else None
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _option(f: Field[Any], kind: Any) -> Any:
+    names = [flag(f.name)]
+    if bool in (kind, *get_args(kind)):
+        names = [f"{flag(f.name)}/--no-{f.name.replace('_', '-')}"]
+    default = default_of(f)
+    shown = not (default is None or isinstance(default, bool) or default in ("", []))
+    option = typer.Option(
+        *names, help=f.metadata["help"], rich_help_panel=f.metadata["panel"], metavar=_metavar(kind), show_default=shown
+    )
+    return Annotated[kind, option]
+
+
+def _metavar(kind: Any) -> str | None:
+    """How the value is called in the help: the choices, or what kind of thing it is."""
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    names = {bool: None, int: "N", float: "X", str: "TEXT"}
+    parts = (kind, *get_args(kind))
+    return next(names[part] for part in parts if part in names)
+
+
+def _on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,0 +1,29 @@
+"""Hidden commands: the processes that the launcher starts, each given its run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run's folder.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(hidden=True)(learner)
+    app.command(hidden=True)(worker)
+
+
+def learner(run_dir: RunFolder, debug: bool = False) -> None:
+    """A trainer rank of the run in RUN_DIR; started by `accelerate launch`."""
+    from postrl.trainer import learner_main
+
+    raise typer.Exit(learner_main(run_dir) or 0)
+
+
+def worker(run_dir: RunFolder, debug: bool = False) -> None:
+    """The rollout worker of the run in RUN_DIR."""
+    from postrl.worker import worker_main
+
+    raise typer.Exit(worker_main(run_dir) or 0)
