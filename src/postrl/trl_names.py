@@ -92,7 +92,8 @@ def _refuse(name: str, value: Any, own: list[str], source: str) -> None:
     if name in REFUSED:
         row = REFUSED[name]
         if not row.is_ours(value):
-            raise UsageError(f"{source}: {name}={value!r} is TRL's: {row.why}", hint=row.hint or f"remove {name}")
+            shown = name if "token" in name else f"{name}={value!r}"  # a secret does not belong on the screen
+            raise UsageError(f"{source}: {shown} is TRL's: {row.why}", hint=row.hint or f"remove {name}")
         return
     trl = [trl_name for names, _ in RULES for trl_name in names]
     nearest = get_close_matches(name, [*own, *trl, *REFUSED], n=1, cutoff=0.0)[0]

@@ -1,0 +1,191 @@
+"""Settings: types, ranges, combinations, files."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from postrl.config import PANELS, GRPOConfig, read_yaml
+from postrl.errors import UsageError
+
+
+def refused(**settings: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        GRPOConfig(**settings)
+    assert caught.value.hint, "an error says what to type next"
+    return str(caught.value)
+
+
+def test_the_defaults_are_a_valid_configuration():
+    assert GRPOConfig().rollouts_per_step == 32 * 8
+
+
+def test_every_setting_has_a_panel_and_a_help_line_that_is_a_sentence():
+    for f in fields(GRPOConfig):
+        assert f.metadata["panel"] in PANELS
+        assert f.metadata["help"].endswith(".")
+
+
+def test_two_configurations_do_not_share_a_list():
+    GRPOConfig().dataset.append("gsm8k")
+    assert GRPOConfig().dataset == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"temperature": "hot"}, "temperature is 'hot', expected float"),
+        ({"max_steps": 2.5}, "max_steps is 2.5, expected int"),
+        ({"max_steps": True}, "max_steps is True, expected int"),
+        ({"shuffle": "yes"}, "shuffle is 'yes', expected bool"),
+        ({"run_name": {"a": 1}}, "run_name is {'a': 1}"),
+        ({"reward_weights": ["much"]}, "reward_weights is ['much']"),
+        ({"learning_rate": None}, "learning_rate is None, expected float"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_the_type_that_is_expected(settings, found):
+    assert found in refused(**settings)
+
+
+def test_numbers_written_as_text_are_read_as_yaml_leaves_them():
+    config = GRPOConfig(learning_rate="1e-6", max_steps="3", stop="\n", output_dir="x")
+    assert (config.learning_rate, config.max_steps, config.stop) == (1e-6, 3, ["\n"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_generations", 0),
+        ("prompts_per_step", -1),
+        ("temperature", 0.0),
+        ("temperature", float("nan")),
+        ("learning_rate", float("inf")),
+        ("beta", -0.1),
+        ("epsilon_high", -0.1),
+        ("max_steps", 0),
+        ("max_steps", -2),
+        ("gpu_memory_utilization", 1.5),
+        ("reward_error_budget", 2.0),
+        ("lora_dropout", 1.0),
+        ("num_processes", 0),
+        ("num_train_epochs", 0),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_with_the_flag_to_set(name, value):
+    message = refused(**{name: value})
+    assert f"{name} is {value}" in message
+    assert f"--{name.replace('_', '-')}" in message
+
+
+def test_an_unknown_choice_lists_the_choices():
+    assert "choose one of auto, float32, bfloat16" in refused(dtype="bf16")
+
+
+def test_a_group_of_one_has_no_baseline():
+    assert "num_generations is 1" in refused(num_generations=1)
+
+
+def test_a_group_of_one_is_fine_when_the_whole_batch_is_the_baseline():
+    assert GRPOConfig(num_generations=1, scale_rewards="batch").num_generations == 1
+
+
+def test_minibatches_must_divide_the_batch_and_the_message_shows_the_arithmetic():
+    message = refused(prompts_per_step=3, num_generations=4, minibatches=5)
+    assert "3 x 4 = 12" in message and "minibatches = 5" in message
+
+
+def test_weights_need_one_reward_each():
+    assert "2 reward_weights for 1 rewards" in refused(reward=["math"], reward_weights=[1, 2])
+
+
+def test_one_dataset_path_cannot_serve_two_data_sets():
+    assert "gsm8k, arithmetic" in refused(dataset=["gsm8k", "arithmetic"], dataset_path="rows.jsonl")
+
+
+def test_a_microbatch_must_hold_one_completion():
+    assert "max_tokens_per_microbatch = 100" in refused(max_tokens_per_microbatch=100)
+
+
+def test_the_embedded_engine_and_a_server_url_exclude_each_other():
+    assert "remove --vllm-server-url" in refused(engine="transformers", vllm_server_url=["http://127.0.0.1:8000"])
+
+
+def test_a_server_url_needs_its_scheme():
+    assert "http://host:port" in refused(vllm_server_url=["localhost:8000"])
+
+
+def test_the_embedded_engine_has_one_rank():
+    assert "num_processes = 2" in refused(engine="transformers", num_processes=2)
+
+
+def test_a_vllm_flag_is_written_with_an_equals_sign():
+    assert "KEY=VALUE" in refused(vllm_arg=["enforce-eager"])
+
+
+def test_epsilon_high_defaults_to_epsilon():
+    assert GRPOConfig(epsilon=0.3).epsilon_upper == 0.3
+    assert GRPOConfig(epsilon=0.3, epsilon_high=0.4).epsilon_upper == 0.4
+
+
+def test_settings_are_given_by_name():
+    with pytest.raises(UsageError, match="by name"):
+        GRPOConfig("runs/x")
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_configuration_reads_back_equal(tmp_path):
+    config = GRPOConfig(model="m", dataset=["gsm8k=0.5"], learning_rate=1e-5, stop=["\n", "é"], epsilon_high=None)
+    config.save(tmp_path / "config.yaml")
+    assert GRPOConfig.from_yaml(tmp_path / "config.yaml") == config
+
+
+def test_the_command_line_wins_over_the_file(tmp_path):
+    (tmp_path / "c.yaml").write_text("model: a\nmax_steps: 5\n")
+    config = GRPOConfig.from_yaml(tmp_path / "c.yaml", max_steps=7)
+    assert (config.model, config.max_steps) == ("a", 7)
+
+
+def test_the_command_line_wins_over_a_trl_name_in_the_file(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("bf16: true\n")
+    assert GRPOConfig.from_yaml(tmp_path / "c.yaml", dtype="float32").dtype == "float32"
+
+
+def test_yaml_writes_numbers_and_single_items_in_its_own_way(tmp_path):
+    (tmp_path / "c.yaml").write_text(
+        "learning_rate: 1e-6\ndataset: gsm8k\nsave_total_limit: null\nscale_rewards: none\n"
+    )
+    config = GRPOConfig.from_yaml(tmp_path / "c.yaml")
+    assert (config.learning_rate, config.dataset) == (1e-6, ["gsm8k"])
+    assert (config.save_total_limit, config.scale_rewards) == (None, "none")
+
+
+def test_an_unknown_key_names_the_file_and_the_nearest_setting(tmp_path):
+    (tmp_path / "c.yaml").write_text("learning_rat: 1\n")
+    with pytest.raises(UsageError, match=r"(?s)c\.yaml has no setting learning_rat.*did you mean learning_rate"):
+        GRPOConfig.from_yaml(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "a: [1"])
+def test_a_file_that_holds_no_settings_is_refused(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(UsageError, match="a line"):
+        read_yaml(tmp_path / "c.yaml")
+
+
+def test_a_missing_file_is_refused_with_its_path(tmp_path):
+    with pytest.raises(UsageError, match=r"nowhere\.yaml"):
+        read_yaml(tmp_path / "nowhere.yaml")
+
+
+def test_an_empty_file_has_no_settings(tmp_path):
+    (tmp_path / "c.yaml").write_text("")
+    assert read_yaml(tmp_path / "c.yaml") == {}
+
+
+def test_a_file_cannot_run_code(tmp_path):
+    (tmp_path / "c.yaml").write_text("run_name: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(UsageError, match="not valid YAML"):
+        read_yaml(tmp_path / "c.yaml")

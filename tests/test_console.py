@@ -1,0 +1,105 @@
+"""What the terminal and a pipe get to see."""
+
+from __future__ import annotations
+
+import io
+import math
+import subprocess
+import sys
+
+from rich.console import Console
+
+from postrl import console
+from postrl.console import StepLine, make_console, step_line, table
+
+METRICS = {
+    "reward/mean": 0.58,
+    "reward/std": 0.31,
+    "policy/loss": -0.001234,
+    "completion/length_mean": 4.1,
+    "policy/entropy": 1.2,
+    "policy/grad_norm": 2.345,
+    "time/step": 12.3,
+    "time/generate": 5.1,
+    "time/score": 0.01,
+    "time/update": 6.8,
+}
+
+
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+
+
+def written(to: Console) -> str:
+    return to.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_step_is_one_line_with_what_people_look_at_first():
+    assert step_line(3, 20, METRICS) == (
+        "step 3/20 · reward 0.58 ±0.31 · loss -0.00123 · length 4.1 · entropy 1.20 · grad 2.3"
+        " · 12.3 s (generate 5.1, update 6.8)"
+    )
+
+
+def test_what_was_not_measured_is_left_out_of_the_line():
+    assert step_line(1, 2, {"reward/mean": None, "policy/loss": math.nan}) == "step 1/2"
+
+
+def test_piped_steps_are_plain_lines_without_a_bar():
+    pipe = io.StringIO()
+    with StepLine(2, to=make_console(pipe)) as line:
+        line.activity("generating")
+        line.update(1, 2, {"reward/mean": 0.1})
+        line.update(2, 2, {"reward/mean": 0.2})
+    assert pipe.getvalue() == "step 1/2 · reward 0.10\nstep 2/2 · reward 0.20\n"
+
+
+def test_a_terminal_gets_a_bar_that_starts_where_a_resumed_run_stands():
+    to = terminal()
+    with StepLine(20, done=3, to=to) as line:
+        line.activity("generating")
+        line.update(4, 20, {"reward/mean": 0.1})
+        assert line.bar.tasks[0].completed == 4
+    shown = written(to)
+    assert "3/20" in shown and "generating" in shown and "step 4/20 · reward 0.10" in shown
+
+
+def test_lines_between_logging_steps_are_skipped_but_never_the_last_one():
+    pipe = io.StringIO()
+    with StepLine(5, every=2, to=make_console(pipe)) as line:
+        for step in range(1, 6):
+            line.update(step, 5, {})
+    assert pipe.getvalue().split() == ["step", "2/5", "step", "4/5", "step", "5/5"]
+
+
+def test_a_long_message_stays_one_line_when_piped(capsys):
+    console.error("no such file: " + "x" * 500, hint="try another")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"error: no such file: {'x' * 500}\nhint: try another\n"
+
+
+def test_text_from_elsewhere_is_never_read_as_markup(capsys):
+    console.note("[bold]reward[/bold] [/] [link=http://x]y[/link]")
+    assert capsys.readouterr().err == "[bold]reward[/bold] [/] [link=http://x]y[/link]\n"
+
+
+def test_no_color_is_respected():
+    program = "from postrl.console import make_console; print(make_console().no_color)"
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={"NO_COLOR": "1", "PATH": ""}, check=True
+    )
+    assert shown.stdout == "True\n"
+
+
+def test_a_result_table_goes_to_stdout_with_numbers_aligned(capsys):
+    table("Accuracy", ["data set", "before", "after"], [["arithmetic", 0.1, 0.85], ["gsm8k", None, math.nan]])
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [line.split() for line in out.splitlines()] == [
+        ["Accuracy"],
+        ["data", "set", "before", "after"],
+        ["arithmetic", "0.100", "0.850"],
+        ["gsm8k", "-", "-"],
+    ]
+    assert len({len(line.rstrip()) for line in out.splitlines()[1:]}) == 1, "the last column ends at the same place"
