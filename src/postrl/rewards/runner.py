@@ -114,7 +114,7 @@ class RewardRunner:
                 output = f"; what it printed is in {self.log_path}" if self.log_path else ""
                 raise RewardError(
                     f"reward function {name} failed for {failed} of {len(scores)} completions of this batch "
-                    f"({failed / len(scores):.0%}; reward_error_budget allows {budget:.0%}). "
+                    f"({100 * failed / len(scores):.3g}%; reward_error_budget allows {100 * budget:.3g}%). "
                     f"Its first failure:\n{self.failures[name].first}",
                     hint=f"fix the function, or raise --reward-error-budget{output}",
                 )

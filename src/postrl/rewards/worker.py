@@ -109,8 +109,10 @@ def to_score(item: Any) -> Score | str:
     if value is None:
         return Score(None, status)
     try:
-        number = float("not a number" if isinstance(value, str | bytes) else value)
+        number = None if isinstance(value, str | bytes | bytearray) else float(value)  # float("1") would read text
     except Exception:
+        number = None
+    if number is None:
         return f"{value!r:.200} ({type(value).__name__}), expected a number or None"
     return Score(number, status) if math.isfinite(number) else f"{number}, expected a finite number"
 
@@ -147,7 +149,7 @@ def _traceback(error: BaseException) -> str:
         frame = frame.tb_next
     text = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
     if DYNAMIC_CODE in linecache.cache:
-        text = text.replace(DYNAMIC_CODE, linecache.cache[DYNAMIC_CODE][-1])
+        text = text.replace(DYNAMIC_CODE, str(linecache.cache[DYNAMIC_CODE][-1]))
     return text if len(text) <= LONGEST_TRACEBACK else "... " + text[-LONGEST_TRACEBACK:]
 
 

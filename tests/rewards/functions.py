@@ -1,0 +1,112 @@
+"""Reward functions that the tests send to real workers. Imported there by name: nothing of pytest here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from postrl.rewards import Score
+
+
+def length(completions):
+    return [float(len(text)) for text in completions]
+
+
+def worker_pid(completions):
+    return [os.getpid()] * len(completions)
+
+
+def _bad(completions):
+    return "bad" in completions
+
+
+def raises(completions):
+    if _bad(completions):
+        raise ValueError("I cannot score this")
+    return [1.0] * len(completions)
+
+
+def exits(completions):
+    if _bad(completions):
+        sys.exit("out of patience")
+    return [1.0] * len(completions)
+
+
+def dies(completions):
+    if _bad(completions):
+        os._exit(3)
+    return [1.0] * len(completions)
+
+
+def hangs(completions):
+    while _bad(completions):
+        time.sleep(0.01)
+    return [1.0] * len(completions)
+
+
+def holds_the_interpreter(completions):
+    """One call into C that never lets another thread or a signal handler run."""
+    if _bad(completions):
+        base = 9
+        return [base**base**base]
+    return [1.0] * len(completions)
+
+
+def too_few(completions):
+    return [1.0] * (len(completions) - _bad(completions))
+
+
+def no_list(completions):
+    return 1.0 if _bad(completions) else [1.0] * len(completions)
+
+
+def closes_its_pipes(completions):
+    if _bad(completions):
+        os.closerange(3, 256)
+    return [1.0] * len(completions)
+
+
+def wants_more(completions, difficulty):
+    return [1.0] * len(completions)
+
+
+def mixed(completions):
+    """One value of each kind, in this order."""
+    return [True, 2, None, float("nan"), float("inf"), "3", Score(0.0, "format_error"), Score(1.0, "splendid")]
+
+
+async def waits(completions):
+    """Two waits at once, on the loop of the last call."""
+    await asyncio.gather(asyncio.sleep(0.001), asyncio.sleep(0.001))
+    loops.append(asyncio.get_running_loop())
+    return [float(loop is loops[0]) for loop in [loops[-1]] * len(completions)]
+
+
+loops = []
+
+
+def prints(completions):
+    print("seen on stdout:", *completions)
+    print("seen on stderr \udcff", file=sys.stderr)
+    subprocess.run(["echo", "seen from a child"], check=True)
+    return [0.0 if sys.stdin.read() else 1.0] * len(completions)
+
+
+def meets(completions, mine, theirs):
+    """Returns only when another function is being called at the same time."""
+    Path(mine[0]).touch()
+    while not Path(theirs[0]).exists():
+        time.sleep(0.01)
+    return [1.0] * len(completions)
+
+
+def leaves_a_child(completions, pids):
+    """Starts a process, writes both ids down, then hangs."""
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(pids[0]).with_suffix(".part").write_text(f"{os.getpid()} {child.pid}")
+    Path(pids[0]).with_suffix(".part").rename(pids[0])
+    time.sleep(1000)

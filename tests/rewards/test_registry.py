@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import threading
+from functools import partial
+
+import pytest
+
+from postrl.errors import UsageError
+from postrl.rewards.registry import RewardSpec, load, resolve
+from rewards.functions import length
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # so that what `load` adds to sys.path goes away after the test
+    return tmp_path
+
+
+def test_a_built_in_is_found_by_name():
+    assert resolve("math") == RewardSpec("math", "builtin", "math")
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UsageError, match="no built-in reward 'maths'") as error:
+        resolve("maths")
+    assert "did you mean math?" in error.value.hint
+    assert "file.py:function" in error.value.hint
+    assert error.value.exit_code == 2
+
+
+def test_a_function_in_a_file_is_found_without_running_the_file(folder):
+    (folder / "my-rewards.py").write_text("raise SystemExit\ndef brevity(completions): return [0.0]\n")
+    spec = resolve("my-rewards.py:brevity")
+    assert (spec.name, spec.kind, spec.payload) == ("brevity", "file", f"{folder}/my-rewards.py:brevity")
+
+
+def test_a_file_can_import_its_neighbours_and_hides_no_module(folder):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "json.py").write_text("import json, near\nassert json.dumps\ndef f(): return near.value\n")
+    (folder / "sub" / "near.py").write_text("value = 5\n")
+    assert load(resolve("sub/json.py:f"))() == 5
+    assert json.loads("1") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("f = lambda completions: []", True),
+        ("from os.path import join as f", True),
+        ("from os.path import *", True),  # may define it: the worker will tell
+        ("try:\n  import nothing\nexcept ImportError:\n  def f(): pass", True),
+        ("class A:\n  def f(self): pass", False),
+        ("def g():\n  f = 1", False),
+        ("print(f)", False),
+    ],
+)
+def test_a_function_counts_when_the_file_binds_its_name_at_the_top(folder, source, found):
+    (folder / "r.py").write_text(source)
+    if found:
+        assert resolve("r.py:f").name == "f"
+    else:
+        with pytest.raises(UsageError, match="has no function 'f'"):
+            resolve("r.py:f")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "hint"),
+    [
+        ("missing.py:f", "there is no file", "current folder"),
+        ("r.py:brevty", "no function 'brevty'", "did you mean brevity?"),
+        ("r.py", "names a file and no function", "r.py:function"),
+        ("broken.py:f", "broken.py:2 is not valid Python", "python "),
+        ("nowhere.to.be:f", "no module nowhere.to.be", "file.py:function"),
+        ("package.inner:absent", "no function 'absent'", "it defines present"),
+        ("package.inner.deeper:f", "no module package.inner.deeper", "installed"),
+        (7, "a reward is a int: 7", "Python function"),
+    ],
+)
+def test_a_wrong_reward_is_a_usage_error_with_the_way_out(folder, spec, message, hint):
+    (folder / "r.py").write_text("def brevity(completions): return []\n")
+    (folder / "broken.py").write_text("def f(completions):\n  return [\n")
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("raise RuntimeError('must not be imported to look inside')\n")
+    (folder / "package" / "inner.py").write_text("def present(completions): return []\n")
+    with pytest.raises(UsageError, match=message) as error:
+        resolve(spec)
+    assert hint in error.value.hint
+
+
+def test_a_function_in_a_package_of_the_current_folder_is_found(folder):
+    (folder / "herepackage").mkdir()
+    (folder / "herepackage" / "inner.py").write_text("def present(completions): return [3.0]\n")
+    spec = resolve("herepackage.inner:present")
+    assert (spec.name, spec.kind) == ("present", "module")
+    assert load(spec)([]) == [3.0]
+
+
+class Longer:
+    def __call__(self, completions):
+        return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(length, "length"), (lambda completions: [], "<lambda>"), (partial(length), "length"), (Longer(), "Longer")],
+)
+def test_callables_are_named_as_trl_names_them(function, name):
+    assert resolve(function).name == name
+
+
+def test_a_closure_survives_the_wire():
+    bonus = 2.5
+
+    def with_bonus(completions):
+        return [len(text) + bonus for text in completions]
+
+    wire = json.loads(json.dumps(resolve(with_bonus).to_wire()))
+    assert load(RewardSpec.from_wire(wire))(["abc"]) == [5.5]
+
+
+@pytest.mark.parametrize("spec", ["math", length])
+def test_the_wire_keeps_a_spec_as_it_is(spec):
+    spec = resolve(spec)
+    assert RewardSpec.from_wire(json.loads(json.dumps(spec.to_wire()))) == spec
+    assert resolve(spec) is spec
+
+
+def test_a_callable_that_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+
+    def locked(completions):
+        with lock:
+            return [0.0] * len(completions)
+
+    with pytest.raises(UsageError, match="reward function locked cannot be sent") as error:
+        resolve(locked)
+    assert "inside the function" in error.value.hint
+
+
+def test_a_model_is_refused_with_a_way_out():
+    class Model:
+        forward = save_pretrained = __call__ = length
+
+    with pytest.raises(UsageError, match="is a model"):
+        resolve(Model())

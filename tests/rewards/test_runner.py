@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+from functools import partial
+
+import numpy as np
+import psutil
+import pytest
+
+from postrl.errors import RewardError, UsageError
+from rewards import functions
+from rewards.groups import PATIENCE, group, lives, runner, score, statuses, values, wait_until
+
+CHAT = [{"role": "user", "content": "What is 3 + 4?"}]
+
+
+# -- what a function gets ----------------------------------------------------------------------------------------------
+
+
+def test_columns_arrive_by_name_as_the_objects_they_were():
+    columns = {
+        "when": datetime.datetime(2024, 5, 6, tzinfo=datetime.UTC),
+        "price": Decimal("1.10"),
+        "scalar": np.float32(2.5),
+        "raw": b"\x00\xff",
+        "pair": (1, 2),
+        "nested": {"a": [1, None]},
+    }
+
+    def all_as_sent(prompts, completions, completion_ids, **sent):
+        same = sent == {name: [value] * 2 for name, value in columns.items()}
+        kinds = all(type(sent[name][0]) is type(value) for name, value in columns.items())
+        return [same, kinds and completion_ids == [[2], [2, 2]] and prompts == ["What is 3 + 4?"] * 2]
+
+    with runner(all_as_sent) as rewards:
+        g = group("a", "b", **columns)
+        score(rewards, g)
+    assert values(g, "all_as_sent") == [1.0, 1.0], rewards.failures
+
+
+def test_conversational_groups_arrive_as_messages():
+    def as_messages(prompts, completions):
+        assert prompts == [CHAT, CHAT]
+        return [len(messages[0]["content"]) + (messages[0]["role"] == "assistant") for messages in completions]
+
+    with runner(as_messages) as rewards:
+        g = group("a", "bbb", messages=CHAT)
+        score(rewards, g)
+    assert values(g, "as_messages") == [2.0, 4.0], rewards.failures
+
+
+class Longest:
+    def __init__(self, bonus):
+        self.bonus = bonus
+
+    def __call__(self, completions):
+        return [len(text) + self.bonus for text in completions]
+
+
+def test_closures_partials_and_callable_objects_are_called():
+    factor = 3
+    rewards = runner(
+        lambda completions: [factor * len(c) for c in completions],
+        lambda completions, answer: [float(c == answer[0]) for c in completions],
+        partial(functions.length),
+        Longest(0.5),
+    )
+    with rewards:
+        g = group("bb", answer="bb")
+        score(rewards, g)
+    assert g.rollouts[0].rewards == {"<lambda>": 6.0, "<lambda>_2": 1.0, "length": 2.0, "Longest": 2.5}
+
+
+def test_functions_of_a_script_may_use_the_module_beside_it(tmp_path):
+    (tmp_path / "beside.py").write_text("def twice(x): return 2 * x\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import beside, sys\n"
+        "from rewards.groups import group, runner, score\n"
+        "def shout(completions): return [beside.twice(len(text)) for text in completions]\n"
+        "def main():\n"
+        "    with runner(shout, lambda completions: shout(completions)) as rewards:\n"
+        "        score(rewards, g := group('abc'))\n"
+        "    print(g.rollouts[0].rewards, rewards.failures)\n"
+        "main()\n"  # no `if __name__` guard: workers do not import the script
+    )
+    tests = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    printed = subprocess.check_output([sys.executable, script], env=os.environ | tests, cwd="/", text=True)
+    assert printed.startswith("{'shout': 6.0, '<lambda>': 6.0}"), printed
+
+
+def test_an_async_function_keeps_its_event_loop_between_calls():
+    with runner(functions.waits) as rewards:
+        first, second = group("a"), group("b", "c")
+        score(rewards, first)
+        score(rewards, second)
+    assert values(second, "waits") == [1.0, 1.0], rewards.failures
+
+
+def test_prints_go_to_the_log_and_standard_input_is_empty(tmp_path):
+    log = tmp_path / "logs" / "rewards.log"
+    with runner(functions.prints, log_path=log) as rewards:
+        g = group("one", "two")
+        score(rewards, g)
+    assert values(g, "prints") == [1.0, 1.0]
+    assert log.read_text().splitlines() == ["seen on stdout: one two", "seen on stderr \\udcff", "seen from a child"]
+
+
+# -- many functions and many groups ------------------------------------------------------------------------------------
+
+
+def test_scores_go_to_their_own_rollouts():
+    groups = [group(*("x" * (10 * i + j) for j in range(3))) for i in range(20)]
+    with runner(functions.length, "arithmetic") as rewards:
+        for g in groups:
+            g.columns["answer"] = 1
+        score(rewards, *groups)
+    assert [values(g, "length") for g in groups] == [[10.0 * i, 10.0 * i + 1, 10.0 * i + 2] for i in range(20)]
+
+
+def test_functions_are_called_at_the_same_time(tmp_path):
+    def other(completions, mine, theirs):
+        return functions.meets(completions, theirs, mine)
+
+    with runner(functions.meets, other) as rewards:
+        g = group("a", mine=str(tmp_path / "a"), theirs=str(tmp_path / "b"))
+        score(rewards, g)
+    assert g.rollouts[0].rewards == {"meets": 1.0, "other": 1.0}
+
+
+def test_the_reward_is_the_weighted_sum_of_what_was_scored():
+    def second_is_none(completions):
+        return [1.0, None, None]
+
+    def third_is_none(completions):
+        return [10.0, 20.0, None]
+
+    with runner(second_is_none, third_is_none, weights=[0.5, 2.0]) as rewards:
+        g = group("a", "b", "c")
+        score(rewards, g)
+    assert [rollout.reward for rollout in g.rollouts] == [20.5, 40.0, None]
+    assert statuses(g, "second_is_none") == ["scored", "none", "none"]
+
+
+def test_a_group_may_choose_its_rewards():
+    with runner(functions.length, "math", "arithmetic") as rewards:
+        g = group("#### 7", answer="#### 7", rewards=("math",))
+        score(rewards, g)
+        assert g.rollouts[0].rewards == {"math": 1.0}
+        assert g.rollouts[0].statuses == {"math": "correct"}
+        with pytest.raises(RewardError, match="test:0 is to be scored by cod; this run has length, math, arithmetic"):
+            score(rewards, group("a", rewards=("cod",)))
+
+
+def test_the_number_of_weights_is_checked():
+    with pytest.raises(UsageError, match="1 reward_weights for 2 rewards"):
+        runner("math", "arithmetic", weights=[1.0])
+
+
+# -- workers over time -------------------------------------------------------------------------------------------------
+
+
+def test_one_worker_serves_several_event_loops_and_outlives_the_thread_that_called_first():
+    groups = [group("a"), group("b")]
+    with runner(functions.worker_pid) as rewards:
+        thread = threading.Thread(target=score, args=(rewards, groups[0]))
+        thread.start()
+        thread.join()
+        score(rewards, groups[1])
+    assert values(groups[0], "worker_pid") == values(groups[1], "worker_pid") != [None]
+
+
+def test_a_worker_that_died_between_calls_is_started_anew():
+    with runner(functions.worker_pid) as rewards:
+        first, second = group("a"), group("b")
+        score(rewards, first)
+        psutil.Process(int(values(first, "worker_pid")[0])).kill()
+        wait_until(lambda: not lives(int(values(first, "worker_pid")[0])), "the worker's end")
+        score(rewards, second)
+    assert statuses(second, "worker_pid") == ["scored"]
+    assert values(first, "worker_pid") != values(second, "worker_pid")
+
+
+def test_close_ends_a_call_in_progress_and_leaves_no_process(tmp_path):
+    rewards = runner(functions.leaves_a_child)
+    errors = []
+
+    def call():
+        with pytest.raises(RewardError) as error:
+            score(rewards, group("a", pids=str(tmp_path / "pids")))
+        errors.append(error.value)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    wait_until((tmp_path / "pids").exists, "the call")
+    rewards.close()
+    rewards.close()
+    thread.join(PATIENCE)
+    assert "leaves_a_child was called after its runner was closed" in str(errors[0])
+    wait_until(lambda: not any(map(lives, map(int, (tmp_path / "pids").read_text().split()))), "the worker's end")
+    with pytest.raises(RewardError, match="closed"):
+        score(rewards, group("a"))
+
+
+# -- functions that fail -----------------------------------------------------------------------------------------------
+
+FAILURES = {
+    "raises": "ValueError: I cannot score this",
+    "exits": "SystemExit: out of patience",
+    "dies": "its worker ended during a call: exit code 3",
+    "hangs": "a call took longer than 3 s, so its worker was killed",
+    "holds_the_interpreter": "a call took longer than 3 s, so its worker was killed",
+    "too_few": "ValueError: it returned 1 scores for 2 completions",
+    "no_list": "TypeError: it returned a float, expected a list of 2 numbers or Nones",
+    "closes_its_pipes": "its worker ended during a call",
+}
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory):
+    """All failing functions at once: a group that they fail on, then one that they score."""
+    log = tmp_path_factory.mktemp("rewards") / "rewards.log"
+    bad, good = group("fine", "bad"), group("fine", "good")
+    with runner(*(getattr(functions, name) for name in FAILURES), timeout=3.0, log_path=log) as rewards:
+        asyncio.run(rewards.start())  # a busy machine must not fail the good calls
+        score(rewards, bad)
+        failed = {name: failures.count for name, failures in rewards.failures.items()}
+        score(rewards, good)
+        yield rewards, bad, good, failed
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failing_call_is_counted_and_the_next_one_scored(failing, name):
+    rewards, bad, good, failed = failing
+    assert statuses(bad, name) == ["infra_error", "infra_error"]
+    assert values(bad, name) == [None, None]
+    assert failed[name] == 2
+    assert FAILURES[name] in rewards.failures[name].first
+    assert FAILURES[name] in rewards.log_path.read_text()
+    assert values(good, name) == [1.0, 1.0], rewards.failures[name]
+
+
+def test_a_traceback_begins_in_the_users_file(failing):
+    first = failing[0].failures["raises"].first.splitlines()
+    assert first[0] == "Traceback (most recent call last):"
+    assert "functions.py" in first[1]
+    assert "raise ValueError" in first[2]
+
+
+def test_a_traceback_of_a_shipped_function_shows_its_source():
+    def shipped(completions):
+        raise KeyError("lost")  # this very line
+
+    with runner(shipped) as rewards:
+        score(rewards, group("a"))
+    assert __file__ in rewards.failures["shipped"].first
+    assert "# this very line" in rewards.failures["shipped"].first
+
+
+def test_a_hanging_function_takes_its_own_processes_along(tmp_path):
+    with runner(functions.leaves_a_child, timeout=3.0) as rewards:
+        asyncio.run(rewards.start())
+        g = group("a", pids=str(tmp_path / "pids"))
+        score(rewards, g)
+        assert statuses(g, "leaves_a_child") == ["infra_error"]
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        wait_until(lambda: not any(map(lives, pids)), "the end of the worker and its child")
+
+
+def test_one_unusable_value_fails_for_its_completion_only():
+    with runner(functions.mixed) as rewards:
+        g = group(*"abcdefgh")
+        score(rewards, g)
+    assert values(g, "mixed") == [1.0, 2.0, None, None, None, None, 0.0, None]
+    assert statuses(g, "mixed") == [
+        "scored", "scored", "none", "infra_error", "infra_error", "infra_error", "format_error", "infra_error",
+    ]  # fmt: skip
+    assert rewards.failures["mixed"].count == 4
+    assert "completion 3 scored nan, expected a finite number (4 of 8" in rewards.failures["mixed"].first
+
+
+def test_a_missing_column_is_named():
+    with runner(functions.wants_more) as rewards:
+        g = group("a", answer=1)
+        score(rewards, g)
+    assert statuses(g, "wants_more") == ["infra_error"]
+    assert rewards.failures["wants_more"].first == (
+        "it asks for the argument difficulty; there are answer, prompts, completions, completion_ids"
+    )
+
+
+def test_a_column_that_cannot_be_sent_fails_only_the_functions_that_ask_for_it():
+    def takes_all(completions, **columns):
+        return [1.0] * len(completions)
+
+    with runner(functions.length, takes_all) as rewards:
+        g = group("a", lock=threading.Lock())
+        score(rewards, g)
+    assert g.rollouts[0].rewards == {"length": 1.0, "takes_all": None}
+    assert "cannot be sent" in rewards.failures["takes_all"].first
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import nothing_of_this_name\ndef f(completions): return []", "No module named 'nothing_of_this_name'"),
+        ("import sys\nsys.exit(4)\ndef f(completions): return []", "SystemExit: 4"),
+        ("while True: pass\ndef f(completions): return []", "loading took longer than 2 s"),
+        ("f = 5", "f is a int, not a function"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_stops_the_start(tmp_path, source, message):
+    (tmp_path / "r.py").write_text(source)
+    with runner(f"{tmp_path}/r.py:f", load_timeout=2.0 if "while" in source else PATIENCE) as rewards:
+        with pytest.raises(RewardError, match="reward function f cannot be loaded") as error:
+            asyncio.run(rewards.start())
+        g = group("a")
+        score(rewards, g)  # without a start it is a failure like any other
+    assert message in str(error.value)
+    assert statuses(g, "f") == ["infra_error"]
+
+
+# -- budget and metrics ------------------------------------------------------------------------------------------------
+
+
+def scored_by_hand(name, *scores):
+    g = group(*("x" for _ in scores))
+    for rollout, (value, status) in zip(g.rollouts, scores):
+        rollout.rewards[name], rollout.statuses[name] = value, status
+    return g
+
+
+def test_failures_above_the_budget_stop_the_run_with_the_first_traceback():
+    rewards = runner(functions.length, functions.raises)
+    rewards.failures["raises"].first = "Traceback: the first"
+    fine = scored_by_hand("length", *[(1.0, "scored")] * 4)
+    failed = scored_by_hand("raises", (None, "infra_error"), (1.0, "scored"), (None, "none"), (None, "gold_unscorable"))
+    rewards.check_budget([fine, failed], budget=0.25)
+    with pytest.raises(RewardError, match=r"raises failed for 1 of 4 completions of this batch \(25%") as error:
+        rewards.check_budget([fine, failed], budget=0.24)
+    assert "Traceback: the first" in error.value.message
+    assert "--reward-error-budget" in error.value.hint
+
+
+def test_a_grader_that_timed_out_counts_and_a_candidate_that_did_does_not():
+    rewards = runner("math")
+    rewards.check_budget([scored_by_hand("math", (0.0, "timeout"))], budget=0.0)
+    with pytest.raises(RewardError):
+        rewards.check_budget([scored_by_hand("math", (None, "timeout"))], budget=0.0)
+
+
+def test_metrics_are_sums_and_counts():
+    with runner("math") as rewards:
+        first, second = group("#### 7", "#### 8", "?", answer=7), group("#### 7", answer="x")
+        score(rewards, first, second)
+        metrics = rewards.metrics([first, second])
+        later = rewards.metrics([first])
+    latency = metrics.pop("reward/math/latency_p99")
+    assert isinstance(latency, float) and latency > 0
+    assert metrics == {
+        "reward/math/mean": (1.0, 3.0),
+        "reward/math/status/correct": (1.0, 4.0),
+        "reward/math/status/gold_unscorable": (1.0, 4.0),
+        "reward/math/status/no_answer": (1.0, 4.0),
+        "reward/math/status/wrong": (1.0, 4.0),
+    }
+    assert later["reward/math/status/gold_unscorable"] == (0.0, 3.0)
+
+
+def test_the_worker_is_another_process():
+    with runner(functions.worker_pid) as rewards:
+        g = group("a")
+        score(rewards, g)
+    assert values(g, "worker_pid") != [os.getpid()]
