@@ -1,0 +1,87 @@
+"""Help texts as snapshots, and what importing the command line loads.
+
+After a wanted change: `POSTRL_UPDATE_SNAPSHOTS=1 python -m pytest tests/cli` writes them anew; read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from postrl import __version__
+from postrl.cli.options import flag
+from postrl.cli.settings_table import settings_table
+from postrl.config import PANELS, GRPOConfig
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+SETTINGS = Path(__file__).parents[2] / "docs" / "settings.md"
+HEAVY = {"torch", "transformers", "vllm", "datasets", "accelerate", "peft", "pandas", "pyarrow", "numpy"}
+
+
+@pytest.mark.parametrize("args", [(), ("grpo",), ("env",)], ids=["postrl", "postrl-grpo", "postrl-env"])
+def test_the_help_is_the_one_that_was_reviewed(postrl, args):
+    shown = postrl(*args, "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    snapshot = SNAPSHOTS / ("-".join(("postrl", *args)) + ".txt")
+    if os.environ.get("POSTRL_UPDATE_SNAPSHOTS") == "1":
+        snapshot.write_text(shown.stdout)
+    assert shown.stdout == snapshot.read_text()
+
+
+def test_the_help_has_every_flag_whole_in_its_panel(postrl):
+    shown = postrl("grpo", "--help").stdout
+    panels = [shown.index(f"\n{panel}:\n") for panel in PANELS]
+    assert panels == sorted(panels)
+    for f in fields(GRPOConfig):
+        name = flag(f.name)
+        assert any(f"  {start}{end}" in shown for start in (name, "--[no-]" + name[2:]) for end in (" ", "\n")), name
+
+
+def test_no_line_of_the_help_is_wider_than_the_terminal(postrl):
+    assert max(len(line) for line in postrl("grpo", "--help").stdout.splitlines()) <= 100
+
+
+def test_without_a_command_the_help_is_shown(postrl):
+    assert "grpo  Train a language model with GRPO." in postrl().stderr + postrl().stdout
+
+
+def test_the_processes_of_a_run_are_no_commands_for_people(postrl):
+    shown = postrl("--help").stdout
+    assert "learner" not in shown and "worker" not in shown
+    assert postrl("learner", "--help").returncode == postrl("worker", "--help").returncode == 0
+
+
+def test_the_version_is_shown(postrl):
+    assert postrl("--version").stdout == f"postrl {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import postrl.cli",
+        "import postrl.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass",
+        "import postrl.cli as c\ntry: c.main(['grpo', '--help'])\nexcept SystemExit: pass",
+        "import postrl.cli as c\ntry: c.main(['grpo', '--model', 'm'])\nexcept SystemExit: pass",
+    ],
+    ids=["import", "postrl --help", "grpo --help", "usage error"],
+)
+def test_nothing_heavy_is_imported(program):
+    check = f"{program}\nimport sys; print('loaded:', sorted(set(sys.modules) & {HEAVY!r}))"
+    shown = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_env_shows_versions_to_paste_into_an_issue(postrl):
+    shown = dict(line.split(": ", 1) for line in postrl("env").stdout.splitlines())
+    assert shown["postrl"] == __version__
+    assert shown["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"torch", "transformers", "vllm", "accelerate", "platform", "gpu"} <= shown.keys()
+
+
+def test_the_table_of_settings_in_the_docs_is_the_one_the_code_has():
+    assert SETTINGS.read_text() == settings_table(), "run `python -m postrl.cli.settings_table > docs/settings.md`"
