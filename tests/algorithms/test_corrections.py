@@ -43,15 +43,15 @@ def test_a_missing_sampler_logp_weighs_one_and_is_counted(name: str, absent: flo
 
 
 def test_metrics_by_hand_on_the_raw_ratio():
-    """rho = 1.25, 0.5, 3; truncation at 2 does not change what is reported."""
+    """rho = 1.25, 0.25, 3; truncation at 2 does not change what is reported."""
     behav = torch.log(torch.tensor([[0.4, 0.8, 0.02]]))
-    prox = torch.log(torch.tensor([[0.5, 0.4, 0.06]]))
-    rho = [1.25, 0.5, 3.0]
+    prox = torch.log(torch.tensor([[0.5, 0.2, 0.06]]))
+    rho = [1.25, 0.25, 3.0]
     for correction in (tis, none):
         values = finish(correction(prox, behav, torch.ones(1, 3, dtype=torch.bool))[1])
         assert values["mismatch/kl"] == pytest.approx(-sum(math.log(r) for r in rho) / 3, rel=1e-5)
         assert values["mismatch/k3"] == pytest.approx(sum(r - 1 - math.log(r) for r in rho) / 3, rel=1e-5)
-        assert values["mismatch/max_abs"] == pytest.approx(math.log(3), rel=1e-5)
+        assert values["mismatch/max_abs"] == pytest.approx(math.log(4), rel=1e-5)
         assert values["mismatch/ess"] == pytest.approx((sum(rho) / 3) ** 2 / (sum(r * r for r in rho) / 3), rel=1e-5)
         assert values["mismatch/missing_logps"] == 0
 

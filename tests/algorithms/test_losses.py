@@ -99,6 +99,12 @@ def test_far_away_policies_stay_finite(distance: float, advantage: float):
     assert torch.isfinite(l_BT).all() and torch.equal(logp.grad, torch.zeros(1, 2))
 
 
+def test_no_gradient_reaches_the_proximal_policy_or_the_advantages():
+    logp, prox, advantages = (torch.tensor([[x]], requires_grad=True) for x in (-1.0, -1.1, 2.0))
+    ppo_clip(logp, prox, advantages, ones(1, 1), **EPS)[0].sum().backward()
+    assert logp.grad is not None and prox.grad is None and advantages.grad is None
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_advantages_per_token_may_hold_anything_where_masked(poison: float):
     logp, prox = torch.tensor([[-1.0, -2.0]], requires_grad=True), torch.tensor([[-1.1, -2.1]])

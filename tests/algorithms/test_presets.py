@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from postrl.algorithms.presets import PRESETS, resolve
@@ -62,3 +64,9 @@ def test_impossible_settings_are_refused_by_name(settings, message):
 def test_an_unknown_algorithm_lists_the_known_ones():
     with pytest.raises(ValueError, match="algorithm is 'grpoo', expected one of grpo"):
         resolve("grpoo")
+
+
+def test_what_a_row_needs_stays_needed(monkeypatch):
+    row = replace(PRESETS["grpo"], name="with_critic", needs=frozenset({"values"}))
+    monkeypatch.setitem(PRESETS, row.name, row)
+    assert resolve("with_critic", beta=0.1).needs == {"values", "ref"}

@@ -61,7 +61,7 @@ def mismatch(prox_BT: Tensor, behav_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor
         mismatch/missing_logps  share of the trainable tokens without one
     """
     prox_BT, behav_BT = prox_BT.detach(), behav_BT.detach()
-    missing_BT = mask_BT & (behav_BT.isnan() | (behav_BT <= MISSING_BELOW))
+    missing_BT = behav_BT.isnan() | (behav_BT <= MISSING_BELOW)
     present_BT = mask_BT & ~missing_BT
     log_rho_BT = log_ratio(prox_BT, behav_BT, present_BT)
     x_BT = log_rho_BT.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
