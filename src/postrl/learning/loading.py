@@ -1,0 +1,157 @@
+"""Tokenizers and models: hub ids, folders, the packaged demo model; LoRA adapters."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postrl.errors import PostrlError, UsageError
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig
+
+
+def load_tokenizer(config: GRPOConfig, path: str) -> Any:
+    """The tokenizer of the model at `path`, with `--chat-template` in place of its own.
+
+    Raises:
+        UsageError: there is no such model, or it has no tokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    with _explained(path, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
+        )
+    if config.chat_template:
+        tokenizer.chat_template = Path(config.chat_template).read_text()
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(config: GRPOConfig, path: str) -> Any:
+    """The causal language model at `path`, in float32, or frozen in bfloat16 under LoRA with bfloat16 compute.
+
+    Raises:
+        UsageError: there is no such model, or its weights cannot be read.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    frozen = config.lora_rank > 0 and compute_dtype(config) == "bfloat16"
+    with _explained(path, "model"):
+        return AutoModelForCausalLM.from_pretrained(
+            path,
+            revision=_revision(config, path),
+            trust_remote_code=config.trust_remote_code,
+            attn_implementation=config.attn_implementation,
+            dtype=torch.bfloat16 if frozen else torch.float32,
+        )
+
+
+def compute_dtype(config: GRPOConfig) -> str:
+    """What `auto` means on this machine: bfloat16 on GPUs, float32 on CPUs."""
+    import torch
+
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if torch.cuda.is_available() else "float32"
+
+
+def with_lora(model: Any, config: GRPOConfig, peft_config: Any = None) -> Any:
+    """The model under LoRA adapters: those of `peft_config`, else of the --lora settings; itself when neither is set.
+
+    Raises:
+        UsageError: an adapter of another kind than LoRA.
+    """
+    if peft_config is None and not config.lora_rank:
+        return model
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    if peft_config is None:
+        targets = config.lora_target_modules
+        peft_config = LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha or 2 * config.lora_rank,
+            lora_dropout=config.lora_dropout,
+            target_modules=targets[0] if targets == ["all-linear"] else targets,
+            task_type="CAUSAL_LM",
+        )
+    if not isinstance(peft_config, LoraConfig) or peft_config.use_dora:
+        raise UsageError(f"peft_config is a {type(peft_config).__name__}", hint="give a plain peft.LoraConfig")
+    adapted = get_peft_model(model, peft_config)
+    for parameter in adapted.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.float32)
+    return adapted
+
+
+def stop_token_ids(model_config: Any, generation_config: Any, tokenizer: Any) -> list[int]:
+    """Every token that ends a completion, by the tokenizer and by the model's own configs."""
+    ids: set[int] = set()
+    for value in (
+        tokenizer.eos_token_id,
+        getattr(generation_config, "eos_token_id", None),
+        getattr(model_config, "eos_token_id", None),
+    ):
+        ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return sorted(ids)
+
+
+def stop_tokens_of(path: str, tokenizer: Any) -> list[int]:
+    """The same from a model folder or hub id, without its weights."""
+    from transformers import AutoConfig, GenerationConfig
+
+    config = AutoConfig.from_pretrained(path)
+    try:
+        generation = GenerationConfig.from_pretrained(path)
+    except OSError:  # a model need not have one
+        generation = None
+    return stop_token_ids(config, generation, tokenizer)
+
+
+def check_model_path(name: str) -> None:
+    """Refuse a wrong model before any process starts; torch stays unloaded. Hub ids that are not cached pass."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").exists():
+            raise UsageError(
+                f"the folder {name} holds no model: it has no config.json",
+                hint="give the folder that save_pretrained wrote, such as RUN/model",
+            )
+        try:
+            json.loads((folder / "config.json").read_text())
+        except ValueError as error:
+            raise UsageError(f"{name}/config.json is not valid JSON: {error}", hint="save the model again") from error
+    elif folder.exists():
+        raise UsageError(f"the model {name} is a file, expected a folder or a hub id", hint="give the folder it lies in")
+    elif name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise UsageError(f"there is no model folder {name}", hint="check the path given with --model")
+
+
+def _revision(config: GRPOConfig, path: str) -> str | None:
+    return None if os.path.isdir(path) else config.revision
+
+
+class _explained:
+    """Turns what transformers raises for a model it cannot find or read into one message with a way out."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.path, self.what = path, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if error is None or isinstance(error, PostrlError) or not isinstance(error, OSError | ValueError | KeyError | ImportError | RuntimeError):
+            return False
+        cause = str(error).strip().splitlines() or [type(error).__name__]
+        where = "in that folder" if os.path.isdir(self.path) else "on the hub, or in the cache when offline"
+        raise UsageError(
+            f"cannot load the {self.what} of {self.path!r}: {cause[0]}",
+            hint=f"--model takes a hub id, a local folder or smollm2-135m; nothing usable was found {where}",
+        ) from error

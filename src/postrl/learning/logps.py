@@ -1,0 +1,111 @@
+"""Log-probabilities of chosen tokens, without ever holding [B, T, V] logits.
+
+Shapes: N positions with a trainable token, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CHUNK_LOGITS = 1 << 24
+"""Most logits held at once: 64 MiB in float32."""
+
+
+class _ChunkedLogProbs(torch.autograd.Function):
+    """log softmax(h W^T + b, at a temperature)[target] chunk by chunk; the backward pass computes each chunk again."""
+
+    @staticmethod
+    def forward(ctx, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, temperature: float, softcap: float | None):  # type: ignore[no-untyped-def]
+        logps, entropies, lses = [], [], []
+        for h, y in _chunks(weight_VD.shape[0], hidden_ND, targets_N):
+            logits = _logits(h, weight_VD, bias_V, temperature, softcap)
+            lse = logits.logsumexp(-1)
+            logps.append(logits.gather(-1, y[:, None]).squeeze(-1) - lse)
+            # entropy = lse - sum p z, with p z -> 0 where a logit is -inf
+            p = (logits - lse[:, None]).exp_()
+            entropies.append(lse - torch.where(p > 0, p * logits, 0.0).sum(-1))
+            lses.append(lse)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, torch.cat(lses))
+        ctx.temperature, ctx.softcap = temperature, softcap
+        entropy_N = torch.cat(entropies)
+        ctx.mark_non_differentiable(entropy_N)
+        return torch.cat(logps), entropy_N
+
+    @staticmethod
+    def backward(ctx, grad_N: Tensor, _entropy: Tensor):  # type: ignore[no-untyped-def]
+        hidden_ND, weight_VD, bias_V, targets_N, lse_N = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros(bias_V.shape, dtype=torch.float32, device=weight_VD.device) if bias_V is not None and ctx.needs_input_grad[2] else None
+        start = 0
+        for h, y, lse, g in _chunks(weight_VD.shape[0], hidden_ND, targets_N, lse_N, grad_N):
+            logits = _logits(h, weight_VD, bias_V, ctx.temperature, ctx.softcap)
+            if ctx.softcap is not None:
+                slope = 1 - (logits * ctx.temperature / ctx.softcap) ** 2
+            # d logp / d logits = onehot - p, in place
+            logits.sub_(lse[:, None]).exp_().neg_()
+            logits.scatter_add_(-1, y[:, None], torch.ones_like(lse)[:, None])
+            logits.mul_((g / ctx.temperature)[:, None])
+            if ctx.softcap is not None:
+                logits.mul_(slope)
+            d = logits.to(h.dtype)
+            if grad_hidden is not None:
+                torch.mm(d, weight_VD, out=grad_hidden[start : start + len(h)])
+            if grad_weight is not None:
+                if d.dtype == torch.float32:
+                    grad_weight.addmm_(d.T, h)
+                else:
+                    grad_weight += d.T @ h
+            if grad_bias is not None:
+                grad_bias += logits.sum(0)
+            start += len(h)
+        return (
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight_VD.dtype),
+            None if grad_bias is None or bias_V is None else grad_bias.to(bias_V.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def _logits(h: Tensor, weight_VD: Tensor, bias_V: Tensor | None, temperature: float, softcap: float | None) -> Tensor:
+    logits = torch.nn.functional.linear(h, weight_VD, bias_V).float()
+    if softcap is not None:
+        logits = torch.tanh(logits / softcap) * softcap
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _chunks(vocabulary: int, *tensors: Tensor):  # type: ignore[no-untyped-def]
+    size = max(1, CHUNK_LOGITS // vocabulary)
+    return zip(*(t.split(size) for t in tensors), strict=True)
+
+
+def token_logps(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    targets_N: Tensor,
+    *,
+    bias_V: Tensor | None = None,
+    temperature: float = 1.0,
+    softcap: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of the distribution at `temperature`.
+
+    Args:
+        hidden_ND: final hidden states of the positions that predict the targets, in the compute dtype.
+        weight_VD: language model head, same dtype.
+        targets_N: int64 token ids.
+        bias_V: the head's bias, where it has one.
+        temperature: divides the logits, as in sampling.
+        softcap: logits are squashed to +-softcap by tanh first (Gemma 2, arXiv:2408.00118).
+
+    Returns:
+        logps_N: float32, differentiable in hidden_ND, weight_VD and bias_V.
+        entropy_N: float32, in nats, not differentiable.
+    """
+    if not len(targets_N):
+        anchor = hidden_ND.sum() * 0.0
+        return anchor.float().expand(0), anchor.detach().float().expand(0)
+    return _ChunkedLogProbs.apply(hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap)  # type: ignore[no-any-return]

@@ -1,0 +1,140 @@
+"""The policy as the learner sees it: tokens in, log-probs of the completion tokens out.
+
+Shapes: b rows of a micro-batch, L padded length of prompt and completion, N trainable tokens in the micro-batch,
+T longest completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from postrl.errors import PostrlError
+from postrl.learning.logps import token_logps
+from postrl.types import Rollout
+
+
+class Policy(nn.Module):
+    """A causal language model whose forward pass gives log-probs and entropies of chosen tokens.
+
+    The body runs once over right-padded rows (causal attention never looks at the padding behind it, so no mask is
+    needed); the head runs on the N chosen positions only, in chunks.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        config = self.causal_lm.config.get_text_config()
+        self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
+        self._scale = _logit_scale(config)
+
+    @property
+    def causal_lm(self) -> Any:
+        """The transformers model, out of its peft wrapper if it has one."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def has_adapter(self) -> bool:
+        return hasattr(self.model, "disable_adapter")
+
+    def forward(
+        self, input_ids: Tensor, select_bL: Tensor, targets_N: Tensor, temperature: float, reference: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies, float32 [N], at `temperature`.
+
+        Args:
+            input_ids: int64 [b, L], right-padded.
+            select_bL: bool, the positions whose next token is a target.
+            targets_N: those next tokens, in row order.
+            reference: with the adapter switched off.
+        """
+        causal_lm = self.causal_lm
+        with self.model.disable_adapter() if reference else nullcontext():
+            body = causal_lm.base_model
+            hidden = body(input_ids=input_ids, use_cache=False).last_hidden_state
+            head = causal_lm.get_output_embeddings()
+            return token_logps(
+                hidden[select_bL],
+                head.weight,
+                targets_N,
+                bias_V=head.bias,
+                temperature=temperature / self._scale,
+                softcap=self._softcap,
+            )
+
+    def check_head(self) -> None:
+        """Compare one short text with the model's own forward pass: an architecture that treats its logits in a way
+        this class does not know is refused instead of trained wrongly.
+
+        Raises:
+            PostrlError: the log-probs differ.
+        """
+        device = next(self.parameters()).device
+        vocabulary = self.causal_lm.get_output_embeddings().weight.shape[0]
+        ids = torch.arange(1, 9, device=device)[None] % vocabulary
+        select = torch.ones_like(ids, dtype=torch.bool)
+        select[:, -1] = False
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                ours, _ = self(ids, select, ids[0, 1:], 1.0)
+                theirs = self.causal_lm(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        finally:
+            self.train(was_training)
+        difference = (ours - theirs.gather(-1, ids[0, 1:, None]).squeeze(-1)).abs().max().item()
+        if not difference < (1e-3 if theirs.dtype == torch.float32 and ours.dtype == torch.float32 else 5e-2):
+            raise PostrlError(
+                f"{type(self.causal_lm).__name__} computes its logits in a way that postrl does not know: "
+                f"log-probs differ by {difference:.2g}",
+                hint="report the model; its forward pass after the last hidden state needs support in learning/policy.py",
+            )
+
+
+def _logit_scale(config: Any) -> float:
+    """Constant that multiplies the logits: Cohere's logit_scale, the inverse of Granite's logits_scaling."""
+    if (scale := getattr(config, "logit_scale", None)) is not None:
+        return float(scale)
+    if (scaling := getattr(config, "logits_scaling", None)) is not None:
+        return 1.0 / float(scaling)
+    return 1.0
+
+
+def collate(rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A micro-batch as `Policy.forward` takes it.
+
+    Args:
+        rollouts: the rows, b of them; none gives one dummy token, so that every rank runs the same collectives.
+        mask_BT: bool [b, T], the completion tokens whose log-probs are wanted.
+
+    Returns:
+        input_ids [b, L], select_bL, targets_N, and place_bT: bool [b, T], where the N values belong.
+    """
+    if not rollouts:
+        return (
+            torch.zeros(1, 1, dtype=torch.long, device=device),
+            torch.zeros(1, 1, dtype=torch.bool, device=device),
+            torch.zeros(0, dtype=torch.long, device=device),
+            torch.zeros(0, mask_BT.shape[1], dtype=torch.bool, device=device),
+        )
+    width = max(len(r.prompt_ids) + len(r.completion_ids) for r in rollouts)
+    input_ids = torch.zeros(len(rollouts), width, dtype=torch.long)
+    select = torch.zeros(len(rollouts), width, dtype=torch.bool)
+    place = torch.zeros(mask_BT.shape, dtype=torch.bool)
+    wanted = mask_BT.cpu()
+    for i, rollout in enumerate(rollouts):
+        start, n = len(rollout.prompt_ids), len(rollout.completion_ids)
+        input_ids[i, : start + n] = torch.tensor([*rollout.prompt_ids, *rollout.completion_ids])
+        place[i, :n] = wanted[i, :n]
+        select[i, start - 1 : start + n - 1] = wanted[i, :n]
+    targets = input_ids.roll(-1, dims=1)[select]
+    return input_ids.to(device), select.to(device), targets.to(device), place.to(device)
+
+
+def scatter(values_N: Tensor, place_bT: Tensor) -> Tensor:
+    """[N] back to [b, T], zeros elsewhere; differentiable."""
+    return values_N.new_zeros(place_bT.shape).masked_scatter(place_bT, values_N)

@@ -1,0 +1,179 @@
+"""The sampler inside the trainer process: transformers' forward pass, a KV cache, one batch at a time.
+
+Each prompt is read once and its keys and values are shared out to its completions; completions that have ended leave
+the batch. Every completion draws from its own random stream, so what it becomes depends on its seed and on the
+weights, not on its neighbours (up to the rounding of batched matrix products).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from postrl.rollout.sampler import Request, Sampled
+from postrl.types import VersionSpan
+
+MAX_SEQUENCES = 256
+"""Completions in flight at once: bounds the KV cache."""
+
+
+class EmbeddedSampler:
+    """Samples from a transformers causal language model held in this process.
+
+    Args:
+        model: the causal language model (or peft model) to sample from; switched to eval mode while sampling.
+        tokenizer: decodes, for stop texts.
+        stop_token_ids: tokens that end a completion.
+        version: gives the weight version that `model` holds now.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, stop_token_ids: Sequence[int], version: Callable[[], int]) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long)
+        self._version = version
+
+    async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
+        """Batches of at most MAX_SEQUENCES, requests of one prompt together."""
+        for start in range(0, len(requests), MAX_SEQUENCES):
+            indices = range(start, min(start + MAX_SEQUENCES, len(requests)))
+            for index, sampled in zip(indices, self._batch([requests[i] for i in indices]), strict=True):
+                yield index, sampled
+
+    @torch.no_grad()
+    def _batch(self, requests: Sequence[Request]) -> list[Sampled]:
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            return _Decoding(self._model, self._tokenizer, self._stop_ids, requests, self._version()).run()
+        finally:
+            self._model.train(was_training)
+
+
+class _Decoding:
+    """One batch from prefill to the last token. Shapes: B completions, b of them still running, V vocabulary."""
+
+    def __init__(self, model: Any, tokenizer: Any, stop_ids: Tensor, requests: Sequence[Request], version: int) -> None:
+        self.model, self.tokenizer, self.version = model, tokenizer, version
+        self.requests = requests
+        self.device = next(model.parameters()).device
+        self.stop_ids = stop_ids.to(self.device)
+        self.limit = max(r.sampling.max_tokens for r in requests)
+        self.limits_B = torch.tensor([r.sampling.max_tokens for r in requests], device=self.device)
+        self.temperature_B = torch.tensor([r.sampling.temperature for r in requests], device=self.device)
+        self.uniform_BT = torch.stack([_uniforms(r.seed, self.limit) for r in requests]).to(self.device)
+        self.tokens_BT = torch.zeros(len(requests), self.limit, dtype=torch.long, device=self.device)
+        self.logps_BT = torch.zeros(len(requests), self.limit, device=self.device)
+        self.lengths = [0] * len(requests)
+        self.stopped = [False] * len(requests)
+
+    def run(self) -> list[Sampled]:
+        logits_bV = self._prefill()
+        alive = torch.arange(len(self.requests), device=self.device)
+        for t in range(self.limit):
+            tokens_b, logps_b = _draw(logits_bV, self.temperature_B[alive], self.uniform_BT[alive, t])
+            self.tokens_BT[alive, t], self.logps_BT[alive, t] = tokens_b, logps_b
+            ended_b = self._ended(alive, tokens_b, t)
+            keep = (~ended_b).nonzero().squeeze(-1)
+            if not len(keep):
+                break
+            if len(keep) < len(alive):
+                alive, tokens_b = alive[keep], tokens_b[keep]
+                self.cache.batch_select_indices(keep)
+                self.mask_bL = self.mask_bL[keep]
+            logits_bV = self._step(tokens_b, alive)
+        return [self._result(i) for i in range(len(self.requests))]
+
+    def _prefill(self) -> Tensor:
+        """Read every distinct prompt once, left-padded, then give each completion its copy of the cache."""
+        from transformers import DynamicCache
+
+        unique: dict[tuple[int, ...], int] = {}
+        owner = [unique.setdefault(tuple(r.prompt_ids), len(unique)) for r in self.requests]
+        prompts = list(unique)
+        width = max(map(len, prompts))
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        for i, prompt in enumerate(prompts):
+            ids[i, width - len(prompt) :] = torch.tensor(prompt)
+            mask[i, width - len(prompt) :] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        self.cache = DynamicCache(config=self.model.config)
+        out = self.model(
+            input_ids=ids,
+            attention_mask=mask if bool((mask == 0).any()) else None,
+            position_ids=(mask.cumsum(-1) - 1).clamp_(min=0),
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        rows = torch.tensor(owner, device=self.device)
+        self.cache.batch_select_indices(rows)
+        self.mask_bL = mask[rows]
+        self.positions_B = mask.sum(-1)[rows]
+        return out.logits[:, -1][rows]
+
+    def _step(self, tokens_b: Tensor, alive: Tensor) -> Tensor:
+        self.mask_bL = torch.cat([self.mask_bL, self.mask_bL.new_ones(len(tokens_b), 1)], dim=1)
+        out = self.model(
+            input_ids=tokens_b[:, None],
+            attention_mask=self.mask_bL if self.padded else None,
+            position_ids=self.positions_B[alive, None],
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.positions_B[alive] += 1
+        return out.logits[:, -1]
+
+    @property
+    def padded(self) -> bool:
+        return bool((self.mask_bL[:, 0] == 0).any())
+
+    def _ended(self, alive: Tensor, tokens_b: Tensor, t: int) -> Tensor:
+        stop_b = torch.isin(tokens_b, self.stop_ids)
+        for i, row in enumerate(alive.tolist()):
+            self.lengths[row] = t + 1
+            if stop_b[i] or self._stop_text(row, t):
+                self.stopped[row] = True
+                stop_b[i] = True
+        return stop_b | (self.limits_B[alive] <= t + 1)
+
+    def _stop_text(self, row: int, t: int) -> bool:
+        stop = self.requests[row].sampling.stop
+        if not stop:
+            return False
+        text = self.tokenizer.decode(self.tokens_BT[row, : t + 1].tolist())
+        return any(s in text for s in stop)
+
+    def _result(self, i: int) -> Sampled:
+        n = self.lengths[i]
+        return Sampled(
+            completion_ids=self.tokens_BT[i, :n].tolist(),
+            logps=self.logps_BT[i, :n].tolist(),
+            version_spans=[VersionSpan(self.version, 0, n)],
+            finish_reason="stop" if self.stopped[i] else "length",
+        )
+
+
+def _uniforms(seed: int, n: int) -> Tensor:
+    """The random stream of one completion: token t uses the t-th number."""
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _draw(logits_bV: Tensor, temperature_b: Tensor, uniform_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw by inverting the cumulative distribution; log-probs are those of the tempered distribution.
+
+    Temperature 0 takes the most likely token; its log-prob is that of the untempered distribution.
+    """
+    greedy_b = temperature_b == 0
+    logps_bV = torch.log_softmax(logits_bV.float() / torch.where(greedy_b, 1.0, temperature_b)[:, None], dim=-1)
+    cumulative_bV = logps_bV.exp().double().cumsum(-1)
+    target_b = uniform_b * cumulative_bV[:, -1]
+    tokens_b = torch.searchsorted(cumulative_bV, target_b[:, None], right=True).squeeze(-1)
+    tokens_b = tokens_b.clamp_(max=logits_bV.shape[-1] - 1)
+    if bool(greedy_b.any()):
+        tokens_b = torch.where(greedy_b, logits_bV.argmax(-1), tokens_b)
+    return tokens_b, logps_bV.gather(-1, tokens_b[:, None]).squeeze(-1)

@@ -1,0 +1,56 @@
+"""What every sampler does: prompt tokens in, completion tokens with log-probs and version spans out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from postrl.types import FinishReason, VersionSpan
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. Training rollouts use the whole distribution (top_p 1, no penalties): what importance
+    correction assumes."""
+
+    temperature: float
+    """0: greedy."""
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion to sample."""
+
+    prompt_ids: Sequence[int]
+    seed: int
+    """63 bits; the same seed under the same weights gives the same completion."""
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One completion as it came back; see `postrl.types.Rollout` for the fields."""
+
+    completion_ids: list[int]
+    logps: list[float]
+    version_spans: list[VersionSpan]
+    finish_reason: FinishReason
+
+
+class Sampler(Protocol):
+    """Where completions come from."""
+
+    def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
+        """Yield (index of the request, completion) in the order they finish."""
+        ...
+
+
+def derive_seed(run_seed: int, group_id: int, prompt_id: str, sample_index: int, attempt: int = 0) -> int:
+    """The seed of one completion: independent of batch composition, engine and order."""
+    key = f"{run_seed}|{group_id}|{prompt_id}|{sample_index}|{attempt}".encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
