@@ -145,7 +145,10 @@ def _read_file(file: Path) -> list[dict[str, Any]]:
         raise DataError(f"{file} is not a valid {file.suffix[1:]} file: {error}", hint="check the file") from error
     bad = next((i for i, row in enumerate(rows) if not isinstance(row, dict)), None)
     if bad is not None:
-        raise DataError(f"{file}: row {bad} is a {type(rows[bad]).__name__}, expected an object with columns")
+        raise DataError(
+            f"{file}: row {bad} is a {type(rows[bad]).__name__}, expected an object with columns",
+            hint="one JSON object a row",
+        )
     return rows
 
 
@@ -167,8 +170,11 @@ def _json(file: Path) -> list[Any]:
     """A list of objects, an object with such a list under "data", or columns of equal length; else lines."""
     try:
         value = json.loads(file.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError:
-        return _jsonl(file)
+    except json.JSONDecodeError as error:
+        try:
+            return _jsonl(file)
+        except DataError:
+            raise error from None  # it was meant as one value: say where that breaks
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         value = value["data"]
     if isinstance(value, dict) and value and all(isinstance(column, list) for column in value.values()):

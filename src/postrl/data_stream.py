@@ -33,7 +33,7 @@ class PromptStream:
         self, prompts: Sequence[Prompt], *, seed: int, shuffle: bool, weights: Mapping[str, float] | None = None
     ) -> None:
         if not prompts:
-            raise DataError("there is no prompt to draw from")
+            raise DataError("there is no prompt to draw from", hint="check --dataset")
         self.num_prompts = len(prompts)
         self._ids = zlib.crc32("\n".join(prompt.prompt_id for prompt in prompts).encode())
         if weights is None:

@@ -1,0 +1,504 @@
+"""From --dataset to token ids."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from helpers import tiny_tokenizer
+from postrl.config import GRPOConfig
+from postrl.data import load_prompts
+from postrl.data_sources import PRESETS, Preset, arithmetic_rows, read_files
+from postrl.errors import DataError, UsageError
+
+GSM8K = [
+    {"question": "Tom has 2 apples and buys 3. How many?", "answer": "He has 2+3=<<2+3=5>>5.\n#### 5"},
+    {"question": "A box holds 1,000 nails. Two boxes?", "answer": "2*1000=2000\n#### 2,000"},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+def load(tokenizer, *, split="train", raw=None, scorable=None, **settings):
+    return load_prompts(GRPOConfig(**settings), tokenizer, split=split, raw=raw, scorable=scorable)
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def problem(call, error=DataError) -> str:
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.hint, "an error says what to type next"
+    return str(caught.value)
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+def test_arithmetic_is_all_sums_of_two_digits_with_20_held_out():
+    train, held_out = arithmetic_rows("train"), arithmetic_rows("eval")
+    assert (len(train), len(held_out)) == (80, 20)
+    assert len({row["prompt"] for row in train + held_out}) == 100
+
+
+def test_no_held_out_sum_is_seen_in_training_in_the_other_order():
+    def pairs(split):
+        return {frozenset(row["prompt"].split()[2].rstrip("?").split("+")) for row in arithmetic_rows(split)}
+
+    assert not pairs("train") & pairs("eval")
+
+
+def test_arithmetic_comes_as_conversations_with_the_answer_and_its_own_reward(tokenizer):
+    found = load(tokenizer, dataset=["arithmetic"])
+    first = found.prompts[0]
+    assert first.messages == [{"role": "user", "content": "What is 0+1? Answer with just the number."}]
+    assert (
+        first.text == "<|im_start|>user\nWhat is 0+1? Answer with just the number.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokenizer.decode(first.token_ids) == first.text
+    assert (first.prompt_id, first.columns, first.rewards) == ("arithmetic:0", {"answer": "1"}, ())
+    assert (found.default_reward, found.name, found.describe()) == (
+        ("arithmetic",),
+        "arithmetic",
+        "arithmetic: 80 prompts",
+    )
+
+
+def test_arithmetic_is_evaluated_on_what_was_held_out(tokenizer):
+    held_out = load(tokenizer, split="eval", dataset=["arithmetic"], eval_dataset="arithmetic")
+    assert [p.messages[0]["content"] for p in held_out.prompts] == [row["prompt"] for row in arithmetic_rows("eval")]
+
+
+def test_a_base_model_without_a_chat_template_reads_a_known_data_set_as_plain_text():
+    first = load(tiny_tokenizer(chat_template=None), dataset=["arithmetic"]).prompts[0]
+    assert (first.messages, first.text) == (None, "What is 0+1? Answer with just the number.")
+
+
+def test_a_split_that_arithmetic_does_not_have_is_refused(tokenizer):
+    assert "train and eval" in problem(lambda: load(tokenizer, dataset=["arithmetic"], dataset_split="dev"))
+
+
+# -- gsm8k and local files -----------------------------------------------------------------------------------------------
+
+
+def test_gsm8k_reads_the_same_rows_from_a_file(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "train.jsonl", GSM8K)
+    found = load(tokenizer, dataset=["gsm8k"], dataset_path=path)
+    first = found.prompts[0]
+    assert first.prompt_id == "gsm8k:0"
+    assert first.messages[0]["content"].startswith("Tom has 2 apples and buys 3. How many?\n\n")
+    assert "\\boxed{}" in first.messages[0]["content"]
+    assert first.columns == {"answer": GSM8K[0]["answer"]}
+    assert found.default_reward == ("math",)
+
+
+def test_the_hub_id_of_a_preset_is_the_preset(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "train.jsonl", GSM8K)
+    assert load(tokenizer, dataset=["openai/gsm8k"], dataset_path=path).default_reward == ("math",)
+
+
+def test_a_folder_gives_each_split_its_files(tokenizer, tmp_path):
+    write_jsonl(tmp_path / "train.jsonl", GSM8K[:1])
+    write_jsonl(tmp_path / "test.jsonl", GSM8K[1:])
+    settings = {"dataset": ["gsm8k"], "dataset_path": str(tmp_path), "eval_dataset": "gsm8k"}
+    assert [p.columns["answer"][-1] for p in load(tokenizer, **settings).prompts] == ["5"]
+    assert [p.columns["answer"][-1] for p in load(tokenizer, split="eval", **settings).prompts] == ["0"]
+
+
+def test_an_evaluation_file_is_read_like_the_data_set_that_is_trained_on(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "held_out.jsonl", GSM8K)
+    found = load(tokenizer, split="eval", dataset=["gsm8k"], eval_dataset=path)
+    assert [p.prompt_id for p in found.prompts] == ["held_out:0", "held_out:1"]
+    assert "\\boxed{}" in found.prompts[0].text
+
+
+def write_json(path):
+    path.write_text(json.dumps(GSM8K))
+
+
+def write_nested_json(path):
+    path.write_text(json.dumps({"data": GSM8K}))
+
+
+def write_columns_json(path):
+    path.write_text(json.dumps({key: [row[key] for row in GSM8K] for key in GSM8K[0]}))
+
+
+def write_parquet(path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(GSM8K), path)
+
+
+def write_csv(path):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["question", "answer"])
+        writer.writeheader()
+        writer.writerows(GSM8K)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("rows.json", write_json),
+        ("nested.json", write_nested_json),
+        ("columns.json", write_columns_json),
+        ("lines.json", lambda path: write_jsonl(path, GSM8K)),
+        ("rows.jsonl", lambda path: write_jsonl(path, GSM8K)),
+        ("rows.parquet", write_parquet),
+        ("rows.csv", write_csv),
+        ("bom.jsonl", lambda path: path.write_text("\ufeff" + "\n".join(map(json.dumps, GSM8K)) + "\n\n")),
+    ],
+)
+def test_every_kind_of_file_gives_the_same_rows(tmp_path, name, write):
+    write(tmp_path / name)
+    assert read_files(tmp_path / name) == GSM8K
+
+
+def test_a_file_can_be_the_data_set_itself_and_gives_it_its_name(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "mine.jsonl", [{"prompt": "Say 7.", "answer": 7, "level": "easy"}])
+    found = load(tokenizer, dataset=[path])
+    assert found.prompts[0].prompt_id == "mine:0"
+    assert found.prompts[0].columns == {"answer": 7, "level": "easy"}
+    assert found.default_reward == ()
+
+
+def test_a_path_alone_is_enough(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "mine.jsonl", [{"prompt": "Say 7."}])
+    assert load(tokenizer, dataset_path=path).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("bad.jsonl", '{"prompt": "a"}\n{oops\n', "line 2 is not JSON"),
+        ("bad.jsonl", '{"prompt": "a"}\n[1]\n', "row 1 is a list"),
+        ("bad.json", '[{"prompt": "a"},\n{oops}]', "line 2 column 2"),
+        ("bad.parquet", "nonsense", "not a valid parquet file"),
+        ("bad.txt", "nonsense", "not a JSONL, JSON, Parquet or CSV file"),
+    ],
+)
+def test_a_broken_file_is_named_with_the_place(tokenizer, tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    assert says in problem(lambda: load(tokenizer, dataset=[str(tmp_path / name)]))
+
+
+def test_a_file_that_is_not_utf8_is_refused(tokenizer, tmp_path):
+    (tmp_path / "latin.jsonl").write_bytes('{"prompt": "é"}'.encode("latin-1"))
+    assert "latin.jsonl is not a valid jsonl file" in problem(
+        lambda: load(tokenizer, dataset=[str(tmp_path / "latin.jsonl")])
+    )
+
+
+def test_a_missing_file_is_refused_with_its_path(tokenizer, tmp_path):
+    assert "nowhere.jsonl does not exist" in problem(lambda: load(tokenizer, dataset=["nowhere.jsonl"]))
+    assert "holds no data file" in problem(lambda: load(tokenizer, dataset_path=str(tmp_path)))
+
+
+def test_a_generated_data_set_takes_no_path(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "a"}])
+    assert "--dataset-path" in problem(lambda: load(tokenizer, dataset=["arithmetic"], dataset_path=path), UsageError)
+
+
+# -- columns and templates -------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_column_lists_the_columns_and_the_flag(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "rows.jsonl", GSM8K)
+    message = problem(lambda: load(tokenizer, dataset=[path]))
+    assert "no column 'prompt'; it has question, answer" in message and "--prompt-column" in message
+
+
+def test_a_missing_answer_column_matters_when_a_reward_needs_it(tokenizer):
+    rows = [{"prompt": "a"}]
+    assert load(tokenizer, raw=rows).prompts[0].columns == {}
+    assert "--answer-column" in problem(lambda: load(tokenizer, raw=rows, scorable=lambda gold: True))
+    assert "--answer-column" in problem(lambda: load(tokenizer, raw=rows, answer_column="solution"))
+
+
+def test_columns_are_mapped_and_rewards_find_the_answer_under_one_name(tokenizer):
+    rows = [{"q": "a", "solution": "5", "prompt": "not this"}]
+    prompt = load(tokenizer, raw=rows, prompt_column="q", answer_column="solution").prompts[0]
+    assert (prompt.text, prompt.columns) == ("a", {"solution": "5", "prompt": "not this", "answer": "5"})
+
+
+def test_plain_text_stays_plain(tokenizer):
+    prompt = load(tokenizer, raw=[{"prompt": "Once upon a time"}]).prompts[0]
+    assert (prompt.messages, prompt.text) == (None, "Once upon a time")
+    assert tokenizer.decode(prompt.token_ids) == "Once upon a time"
+
+
+def test_plain_text_gets_the_special_tokens_of_the_tokenizer_and_a_conversation_only_those_of_its_template():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = tiny_tokenizer()
+    bos = tokenizer.pad_token_id
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", bos)]
+    )
+    messages = [{"role": "user", "content": "a"}]
+    plain, chat = load(tokenizer, raw=[{"prompt": "a"}, {"prompt": messages}]).prompts
+    assert plain.token_ids[0] == bos
+    assert bos not in chat.token_ids
+
+
+def test_messages_go_through_the_chat_template(tokenizer):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    prompt = load(tokenizer, raw=[{"prompt": messages}]).prompts[0]
+    assert prompt.messages == messages
+    assert prompt.text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_turn_that_the_prompt_begins_is_left_open_for_the_policy(tokenizer):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well,"}]
+    assert load(tokenizer, raw=[{"prompt": messages}]).prompts[0].text.endswith("<|im_start|>assistant\nWell,")
+
+
+def test_a_system_prompt_makes_text_a_conversation(tokenizer):
+    prompt = load(tokenizer, raw=[{"prompt": "Hi"}], system_prompt="Be brief.").prompts[0]
+    assert prompt.messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+
+
+def test_a_system_prompt_takes_the_place_of_a_rows_own(tokenizer):
+    row = {"prompt": [{"role": "system", "content": "Be long."}, {"role": "user", "content": "Hi"}]}
+    prompt = load(tokenizer, raw=[row], system_prompt="Be brief.").prompts[0]
+    assert [m["content"] for m in prompt.messages] == ["Be brief.", "Hi"]
+    assert row["prompt"][0]["content"] == "Be long.", "the script's rows are left as they are"
+
+
+def test_a_chat_template_file_replaces_the_tokenizers(tmp_path):
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}")
+    tokenizer = tiny_tokenizer()
+    row = {"prompt": [{"role": "user", "content": "Hi"}]}
+    assert load(tokenizer, raw=[row], chat_template=str(tmp_path / "t.jinja")).prompts[0].text == "[user] Hi"
+
+
+def test_a_chat_template_that_cannot_be_read_is_refused(tokenizer):
+    assert "--chat-template" in problem(
+        lambda: load(tokenizer, raw=[{"prompt": "a"}], chat_template="no.jinja"), UsageError
+    )
+
+
+def test_a_template_that_refuses_a_conversation_names_the_row():
+    tokenizer = tiny_tokenizer(chat_template="{{ raise_exception('roles must alternate') }}")
+    rows = [{"prompt": [{"role": "user", "content": "Hi"}]}]
+    message = problem(lambda: load(tokenizer, raw=rows))
+    assert "train:0" in message and "roles must alternate" in message
+
+
+def test_conversations_need_a_chat_template():
+    tokenizer = tiny_tokenizer(chat_template=None)
+    rows = [{"prompt": [{"role": "user", "content": "Hi"}]}]
+    assert "--chat-template" in problem(lambda: load(tokenizer, raw=rows))
+
+
+@pytest.mark.parametrize("prompt", [5, ["Hi"], [{"text": "Hi"}]])
+def test_a_prompt_that_is_neither_text_nor_messages_is_refused(tokenizer, prompt):
+    assert "train:0" in problem(lambda: load(tokenizer, raw=[{"prompt": prompt}]))
+
+
+# -- what is left out --------------------------------------------------------------------------------------------------------
+
+
+def test_long_prompts_are_left_out_and_counted(tokenizer):
+    found = load(tokenizer, raw=[{"prompt": "x" * n} for n in (3, 10, 11, 40)], max_prompt_length=10)
+    assert [len(p.token_ids) for p in found.prompts] == [3, 10]
+    assert found.dropped_long == 2
+    assert found.describe() == "train: 2 prompts (2 too long)"
+
+
+def test_rows_without_a_usable_answer_are_named_and_counted(tokenizer):
+    answers = ["1", None, "", "  ", float("nan"), "x", "2", "x", "x"]
+    rows = [{"prompt": "a", "answer": answer} for answer in answers]
+    found = load(tokenizer, raw=rows, scorable=lambda gold: gold != "x")
+    assert [p.prompt_id for p in found.prompts] == ["train:0", "train:6"], "ids are places in the file"
+    assert found.num_unusable == 7
+    assert found.unusable == ["train:1", "train:2", "train:3", "train:4", "train:5"]
+    assert "7 without a usable answer: train:1, train:2, train:3, train:4, train:5, ..." in found.describe()
+
+
+def test_rows_without_a_prompt_are_not_usable(tokenizer):
+    found = load(tokenizer, raw=[{"prompt": ""}, {"prompt": None}, {"prompt": []}, {"prompt": "a"}])
+    assert (len(found.prompts), found.num_unusable) == (1, 3)
+
+
+def test_an_empty_result_is_an_error_that_says_why(tokenizer):
+    rows = [{"prompt": "x" * 50, "answer": "1"}, {"prompt": "x", "answer": None}]
+    message = problem(lambda: load(tokenizer, raw=rows, max_prompt_length=10))
+    assert "2 rows, 1 longer than max_prompt_length, 1 without a usable prompt or answer" in message
+    problem(lambda: load(tokenizer, raw=[]))
+
+
+def test_a_reward_of_the_run_scores_rows_of_any_data_set(tokenizer):
+    assert load(tokenizer, dataset=["arithmetic"], reward=["math"]).prompts[0].rewards == ()
+
+
+# -- several data sets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second_preset(monkeypatch):
+    """Another generated data set with a reward of its own."""
+    preset = Preset(about="", reward="math", generate=lambda split: [{"prompt": "Is 1 = 1?", "answer": "yes"}])
+    monkeypatch.setitem(PRESETS, "yes", preset)
+
+
+def test_each_row_of_a_mix_is_scored_by_its_own_data_sets_reward(tokenizer, second_preset):
+    found = load(tokenizer, dataset=["arithmetic", "yes"])
+    assert found.default_reward == ("arithmetic", "math")
+    assert (found.prompts[0].rewards, found.prompts[-1].rewards) == (("arithmetic",), ("math",))
+    assert (found.name, len(found.prompts), found.weights) == ("arithmetic+yes", 81, None)
+
+
+def test_weights_are_kept_and_a_data_set_without_one_weighs_1(tokenizer, second_preset):
+    assert load(tokenizer, dataset=["arithmetic=0.25", "yes"]).weights == {"arithmetic": 0.25, "yes": 1.0}
+
+
+def test_a_mix_with_a_file_needs_a_reward_for_all(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "mine.jsonl", [{"prompt": "a", "answer": "1"}])
+    assert "mine has no reward of its own" in problem(lambda: load(tokenizer, dataset=["arithmetic", path]), UsageError)
+    assert load(tokenizer, dataset=["arithmetic", path], reward=["math"]).prompts[-1].rewards == ()
+
+
+def test_in_a_mix_the_column_flags_are_about_the_data_sets_that_are_not_known(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "mine.jsonl", [{"q": "a", "a": "1"}])
+    settings = {"prompt_column": "q", "answer_column": "a", "reward": ["math"]}
+    found = load(tokenizer, dataset=["arithmetic", path], **settings)
+    assert (found.prompts[0].columns, found.prompts[-1].columns) == ({"answer": "1"}, {"a": "1", "answer": "1"})
+
+
+def test_a_data_set_is_not_given_twice(tokenizer):
+    assert "arithmetic twice" in problem(lambda: load(tokenizer, dataset=["arithmetic", "arithmetic=2"]), UsageError)
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "inf", "nan"])
+def test_a_weight_is_a_number_above_0(tokenizer, weight):
+    assert "weight" in problem(lambda: load(tokenizer, dataset=[f"arithmetic={weight}"]), UsageError)
+
+
+def test_no_data_set_is_an_error(tokenizer):
+    assert "--dataset" in problem(lambda: load(tokenizer), UsageError)
+    assert "--eval-dataset" in problem(lambda: load(tokenizer, split="eval", dataset=["arithmetic"]), UsageError)
+
+
+# -- rows given by a script --------------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_of_the_datasets_library_is_taken_as_it_is(tokenizer):
+    from datasets import Dataset
+
+    found = load(tokenizer, raw=Dataset.from_list([{"prompt": "a", "answer": "1", "tags": ["x"]}]))
+    assert found.prompts[0].columns == {"answer": "1", "tags": ["x"]}
+    assert "it has prompt, answer, tags" in problem(
+        lambda: load(tokenizer, raw=Dataset.from_list([{"prompt": "a", "answer": "1", "tags": []}]), prompt_column="q")
+    )
+
+
+@pytest.mark.parametrize("raw", [{"train": [], "test": []}, iter([]), ["just text"]])
+def test_what_is_no_list_of_rows_is_refused(tokenizer, raw):
+    assert "train_dataset" in problem(lambda: load(tokenizer, raw=raw))
+
+
+def test_an_evaluation_takes_an_even_sample_and_the_same_each_time(tokenizer):
+    rows = [{"prompt": str(i)} for i in range(10)]
+    for _ in range(2):
+        assert [p.text for p in load(tokenizer, split="eval", raw=rows, eval_prompts=4).prompts] == ["0", "2", "5", "7"]
+
+
+# -- the hub -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unreachable_hub(monkeypatch, tmp_path):
+    """A hub that refuses connections, an empty cache, and no proxy."""
+    import datasets
+    import huggingface_hub
+
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    return tmp_path / "cache"
+
+
+def test_offline_and_not_cached_names_dataset_path(tokenizer, unreachable_hub):
+    message = problem(lambda: load(tokenizer, dataset=["gsm8k"]))
+    assert "openai/gsm8k is not cached" in message and "offline" in message and "--dataset-path" in message
+
+
+def test_the_offline_switch_is_respected_without_asking_the_network(tokenizer, unreachable_hub, monkeypatch):
+    import datasets
+
+    from postrl import data_sources
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(data_sources, "hub_answers", lambda: pytest.fail("looked for the hub"))
+    assert "--dataset-path" in problem(lambda: load(tokenizer, dataset=["me/rows"]))
+    assert datasets.config.HF_HUB_OFFLINE is True
+
+
+def test_offline_the_cache_is_used(tokenizer, unreachable_hub):
+    import datasets
+    from datasets.arrow_writer import ArrowWriter
+
+    rows = datasets.Dataset.from_list(GSM8K)
+    folder = unreachable_hub / "openai___gsm8k" / "main" / "0.0.0" / "0123"
+    folder.mkdir(parents=True)
+    writer = ArrowWriter(path=str(folder / "gsm8k-train.arrow"), features=rows.features)
+    for row in rows:
+        writer.write(row)
+    examples, size = writer.finalize()
+    split = {"name": "train", "num_bytes": size, "num_examples": examples, "dataset_name": "gsm8k"}
+    splits = datasets.splits.SplitDict.from_split_dict([split])
+    names = {"builder_name": "parquet", "dataset_name": "gsm8k", "config_name": "main", "version": "0.0.0"}
+    datasets.DatasetInfo(features=rows.features, splits=splits, **names).write_to_directory(folder)
+
+    assert [p.columns["answer"] for p in load(tokenizer, dataset=["gsm8k"]).prompts] == [r["answer"] for r in GSM8K]
+    assert datasets.config.HF_HUB_OFFLINE is False, "the switch is put back"
+
+
+def test_an_unknown_name_suggests_a_preset_without_asking_the_hub(tokenizer):
+    assert "did you mean gsm8k" in problem(lambda: load(tokenizer, dataset=["gms8k"]))
+    assert all(name in problem(lambda: load(tokenizer, dataset=["zzzz"])) for name in PRESETS)
+
+
+def test_the_hub_is_looked_for_where_it_answers(monkeypatch, unreachable_hub):
+    import socket
+
+    import huggingface_hub
+
+    from postrl.data_sources import hub_answers
+
+    assert hub_answers() is False
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert hub_answers() is True
+
+
+def test_a_network_that_swallows_packets_is_given_up_on(monkeypatch, unreachable_hub):
+    import socket
+
+    import huggingface_hub
+
+    from postrl.data_sources import hub_answers
+
+    with socket.socket() as server, socket.socket() as first, socket.socket() as second:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for client in (first, second):  # a full backlog: further connections get no answer at all
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert hub_answers(0.3) is False
