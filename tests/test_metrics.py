@@ -17,7 +17,7 @@ from postrl.metrics import METRICS, MetricsWriter, Trackers, add_pairs, check_tr
         "reward/mean",
         "reward/math/mean",
         "reward/my_function/status/wrong",
-        "eval/gsm8k/reward/mean",
+        "eval/gsm8k/reward",
         "policy/kl_ref",
         "time/wait_for_rollouts",
     ],

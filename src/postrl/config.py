@@ -68,12 +68,16 @@ class GRPOConfig:
     dataset_config: str | None = setting(None, DATA, "Configuration of the hub data set, such as main.")
     dataset_split: str | None = setting(None, DATA, "Split to train on; default: train.")
     prompt_column: str | None = setting(
-        None, DATA, "Column with the prompt: text or a list of messages; default: the preset's, else prompt."
+        None,
+        DATA,
+        "Column with the prompt: text, given to the model as it is, or a list of messages; default: the data set's own, else prompt.",
     )
     answer_column: str | None = setting(
-        None, DATA, "Column with the reference answer; default: the preset's, else answer."
+        None, DATA, "Column with the reference answer; default: the data set's own, else answer."
     )
-    system_prompt: str | None = setting(None, DATA, "System message put before every conversational prompt.")
+    system_prompt: str | None = setting(
+        None, DATA, "System message put before every prompt, in place of a row's own; makes text prompts conversations."
+    )
     shuffle: bool = setting(True, DATA, "Shuffle the rows, with the run's seed, anew each epoch.")
     max_prompt_length: int = setting(
         1024, DATA, "Prompts of more tokens than this are dropped before training, and counted."
@@ -178,7 +182,7 @@ class GRPOConfig:
         0, RUN, "Steps between evaluations; 0: only before and after training, and only with an evaluation set."
     )
     eval_dataset: str | None = setting(None, RUN, "Data set to evaluate on: NAME, NAME:split or a local file.")
-    eval_prompts: int = setting(200, RUN, "Most prompts of one evaluation.")
+    eval_prompts: int = setting(200, RUN, "Most prompts of one evaluation, spread evenly over the rows.")
     logging_steps: int = setting(1, RUN, "Steps between lines on the screen; metrics.jsonl has every step.")
     seed: int = setting(42, RUN, "Seed of data order and sampling.")
     resume: bool = setting(False, RUN, "Continue from the newest checkpoint in output_dir.")

@@ -18,7 +18,7 @@ from postrl.errors import DataError, UsageError
 
 METRICS: dict[str, str] = {
     "step": "Steps finished, from 1.",
-    "epoch": "Passes over the prompts so far, as a fraction.",
+    "data/epoch": "Passes over the prompts so far, as a fraction.",
     # -- what the policy earned and wrote
     "reward/mean": "Mean of the weighted sum of the rewards, over completions that could be scored.",
     "reward/std": "Standard deviation of the same.",
@@ -34,7 +34,10 @@ METRICS: dict[str, str] = {
     "policy/loss": "The loss that was minimised, over the step's optimizer steps.",
     "policy/entropy": "Mean entropy of the policy's next-token distribution on trained tokens, in nats.",
     "policy/kl_ref": "Mean KL estimate to the initial policy on trained tokens (only with beta above 0).",
-    "policy/clip_frac": "Share of trained tokens whose ratio was clipped.",
+    "policy/kl_prox": "Mean KL estimate to the policy that the batch was assessed with, in nats a token.",
+    "policy/clip_frac": "Share of trained tokens that were clipped: their ratio left the trust region, and they have no gradient.",
+    "policy/clip_low": "The share that was clipped at 1 - epsilon.",
+    "policy/clip_high": "The share that was clipped at 1 + epsilon_high.",
     "policy/grad_norm": "Norm of the gradient before it is scaled down to max_grad_norm.",
     "policy/lr": "Learning rate of the step's last optimizer step.",
     "policy/nonfinite": "Optimizer steps skipped because loss or gradient was not finite.",
@@ -43,6 +46,7 @@ METRICS: dict[str, str] = {
     "critic/clip_frac": "Share of values that were clipped.",
     # -- sampler against learner
     "mismatch/kl": "Mean KL estimate between sampler and learner under the same weights, in nats a token.",
+    "mismatch/k3": "The same by an estimate that is never negative.",
     "mismatch/max_abs": "Largest difference of a token's log-probability between sampler and learner.",
     "mismatch/ess": "Effective sample size of the importance weights, as a share of the tokens.",
     "mismatch/missing_logps": "Share of trained tokens for which the sampler gave no log-probability (ratio 1 is used).",
@@ -53,6 +57,7 @@ METRICS: dict[str, str] = {
     "rollout/optimizer_steps_behind": "Mean optimizer steps between sampling and training.",
     "rollout/dropped_stale": "Completions dropped because they were too old.",
     "rollout/dropped_error": "Completions dropped because they failed.",
+    "rollout/reissued": "Requests asked for again, since the start, because they were lost or too slow.",
     "rollout/queue_groups": "Finished groups that wait to be trained on.",
     "rollout/kv_cache_usage": "Share of the servers' key-value cache in use.",
     "rollout/preemptions": "Requests that the servers had to put back for lack of cache.",
@@ -74,7 +79,7 @@ METRICS: dict[str, str] = {
     "tokens/prompt": "Prompt tokens of the step.",
     "tokens/completion": "Completion tokens of the step.",
     # -- evaluation
-    "eval/<dataset>/<metric>": "The same metrics on the evaluation set, without training on it.",
+    "eval/<dataset>/<metric>": "A metric of the evaluation set: reward, completion_length, truncated_frac; one greedy completion a prompt.",
 }
 """Name -> meaning. `<...>` stands for one name, such as a reward function's; `<metric>` for a whole metric name."""
 

@@ -19,11 +19,11 @@ def learner(run_dir: RunFolder, debug: bool = False) -> None:
     """A trainer rank of the run in RUN_DIR; started by `accelerate launch`."""
     from postrl.trainer import learner_main
 
-    raise typer.Exit(learner_main(run_dir) or 0)
+    raise typer.Exit(learner_main(str(run_dir)) or 0)
 
 
 def worker(run_dir: RunFolder, debug: bool = False) -> None:
     """The rollout worker of the run in RUN_DIR."""
     from postrl.worker import worker_main
 
-    raise typer.Exit(worker_main(run_dir) or 0)
+    raise typer.Exit(worker_main(str(run_dir)) or 0)
