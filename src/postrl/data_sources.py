@@ -185,7 +185,8 @@ def _json(file: Path) -> list[Any]:
 def _parquet(file: Path) -> list[Any]:
     import pyarrow.parquet as pq
 
-    return pq.read_table(file).to_pylist()
+    rows: list[Any] = pq.read_table(file).to_pylist()
+    return rows
 
 
 def _csv(file: Path) -> list[Any]:
@@ -222,7 +223,8 @@ def read_hub(name: str, config: str | None, split: str) -> Rows:
     online = not datasets.config.HF_HUB_OFFLINE and hub_answers()
     try:
         with _offline(datasets.config, not online):
-            return datasets.load_dataset(name, config, split=split)
+            rows: Rows = datasets.load_dataset(name, config, split=split)
+            return rows
     except (ConnectionError, datasets.exceptions.DatasetsError, ValueError, OSError, RuntimeError) as error:
         raise _hub_error(name, split, online, error) from error
 
