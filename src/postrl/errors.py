@@ -1,16 +1,18 @@
 """Errors written to the person who reads them at night: what was found, what was expected, what to type next.
 
-    PostrlError                 anything postrl itself can explain; exit code 1
-    ├── UsageError              the command line, a config file or an argument is wrong; exit code 2
-    ├── DataError               a data set, a column or a row is not usable
-    ├── RewardError             a reward function cannot be loaded, or fails beyond its budget
-    ├── ServerError             a vLLM server cannot start, answers wrongly or went away
-    ├── CanaryError             a server does not hold the weights that were pushed to it
-    ├── ChildError              a child process of the run died
-    └── WaitTimeout             a wait passed its deadline
+PostrlError                 anything postrl itself can explain; exit code 1
+├── UsageError              the command line, a config file or an argument is wrong; exit code 2
+├── DataError               a data set, a column or a row is not usable
+├── RewardError             a reward function cannot be loaded, or fails beyond its budget
+├── ServerError             a vLLM server cannot start, answers wrongly or went away
+├── CanaryError             a server does not hold the weights that were pushed to it
+├── ChildError              a child process of the run died
+└── WaitTimeout             a wait passed its deadline
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class PostrlError(Exception):
@@ -55,3 +57,25 @@ class ChildError(PostrlError):
 
 class WaitTimeout(PostrlError, TimeoutError):
     """A wait passed its deadline; the message names what was waited for."""
+
+
+def error_to_wire(error: BaseException) -> dict[str, Any]:
+    """An error as plain data, for a message or for a child's error file."""
+    if isinstance(error, PostrlError):
+        return {
+            "kind": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+        }
+    return {"kind": type(error).__name__, "message": f"{type(error).__name__}: {error}", "hint": "", "exit_code": 1}
+
+
+def error_from_wire(data: dict[str, Any]) -> PostrlError:
+    """The error again, as the class of postrl.errors that it was."""
+    kind = globals().get(str(data.get("kind")), PostrlError)
+    if not (isinstance(kind, type) and issubclass(kind, PostrlError)):
+        kind = PostrlError
+    error = kind(str(data.get("message", "")), hint=str(data.get("hint", "")))
+    error.exit_code = int(data.get("exit_code", 1))
+    return error

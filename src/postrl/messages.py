@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from postrl.errors import PostrlError, WaitTimeout
+from postrl.errors import PostrlError, WaitTimeout, error_from_wire
 from postrl.types import Group, Rollout, Segment, VersionSpan
 
 PROTOCOL = 1
@@ -65,7 +65,9 @@ def _lengths(prefix: bytes) -> tuple[int, int]:
         raise ProtocolError(f"a message ended after {len(prefix)} bytes")
     magic, header_bytes, body_bytes = _PREFIX.unpack(prefix)
     if magic != _MAGIC or header_bytes > MAX_HEADER or body_bytes > MAX_BODY:
-        raise ProtocolError(f"not a postrl message: it starts with {prefix[:8]!r}", hint="both ends need the same postrl version")
+        raise ProtocolError(
+            f"not a postrl message: it starts with {prefix[:8]!r}", hint="both ends need the same postrl version"
+        )
     return header_bytes, body_bytes
 
 
@@ -98,7 +100,11 @@ def encode_groups(kind: str, groups: list[Group], data: dict[str, Any] | None = 
         values = [getattr(rollout, name) for rollout in rollouts]
         arrays[f"{name}_len"] = np.array([len(v) for v in values], dtype="<i8")
         arrays[name] = np.concatenate([np.asarray(v, dtype=dtype) for v in values]) if values else np.zeros(0, dtype)
-    header = {**(data or {}), "groups": [_group_header(g) for g in groups], "rollouts": [_rollout_header(r) for r in rollouts]}
+    header = {
+        **(data or {}),
+        "groups": [_group_header(g) for g in groups],
+        "rollouts": [_rollout_header(r) for r in rollouts],
+    }
     return encode(kind, header, arrays)
 
 
@@ -106,7 +112,9 @@ def decode_groups(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[G
     """The inverse of `encode_groups`, after `decode`."""
     try:
         columns = {name: _split(arrays[name], arrays[f"{name}_len"]) for name in _ARRAYS}
-        rollouts = [_rollout(header, {k: v[i] for k, v in columns.items()}) for i, header in enumerate(data["rollouts"])]
+        rollouts = [
+            _rollout(header, {k: v[i] for k, v in columns.items()}) for i, header in enumerate(data["rollouts"])
+        ]
         groups, start = [], 0
         for header, n in zip(data["groups"], arrays["num_rollouts"].tolist(), strict=True):
             header = {**header, "rewards": tuple(header["rewards"])}
@@ -206,7 +214,9 @@ class Channel:
         except TimeoutError as error:
             raise WaitTimeout(f"waited {timeout:.0f} s for {waiting_for} at {self._address}") from error
         except OSError as error:
-            raise ProtocolError(f"lost the connection to {self._address} while waiting for {waiting_for}: {error}") from error
+            raise ProtocolError(
+                f"lost the connection to {self._address} while waiting for {waiting_for}: {error}"
+            ) from error
         kind, data, arrays = _parse(header, body)
         if kind == "error":
             raise error_from_wire(data)
@@ -242,25 +252,3 @@ async def read_message(reader: asyncio.StreamReader) -> Message | None:
 async def write_message(writer: asyncio.StreamWriter, message: bytes) -> None:
     writer.write(message)
     await writer.drain()
-
-
-# -- errors across processes -------------------------------------------------------------------------------------------
-
-
-def error_to_wire(error: BaseException) -> dict[str, Any]:
-    """An error as plain data, for a message or for a child's error file."""
-    if isinstance(error, PostrlError):
-        return {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
-    return {"kind": type(error).__name__, "message": f"{type(error).__name__}: {error}", "hint": "", "exit_code": 1}
-
-
-def error_from_wire(data: dict[str, Any]) -> PostrlError:
-    """The error again, as the class of postrl.errors that it was."""
-    from postrl import errors
-
-    kind = getattr(errors, str(data.get("kind")), PostrlError)
-    if not (isinstance(kind, type) and issubclass(kind, PostrlError)):
-        kind = PostrlError
-    error = kind(str(data.get("message", "")), hint=str(data.get("hint", "")))
-    error.exit_code = int(data.get("exit_code", 1))
-    return error

@@ -1,8 +1,8 @@
 """Checkpoints: written beside their place and renamed, so that an interrupted save never costs an earlier one.
 
-    RUN/checkpoints/step_000010/
-        learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank
-        state.json    step, weight version, optimizer steps, data position, pending groups
+RUN/checkpoints/step_000010/
+    learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank
+    state.json    step, weight version, optimizer steps, data position, pending groups
 """
 
 from __future__ import annotations
@@ -79,7 +79,11 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
             hint="resume with the same model and LoRA settings, or delete this checkpoint to use the one before",
         ) from error
     set_state_dict(
-        learner.policy, learner.optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optim"], options=_OPTIONS()
+        learner.policy,
+        learner.optimizer,
+        model_state_dict=loaded["model"],
+        optim_state_dict=loaded["optim"],
+        options=_OPTIONS(),
     )
     _set_random_state(loaded[f"random_{learner.ranks.rank}"])
     learner.updates = int(state["updates"])

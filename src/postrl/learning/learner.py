@@ -153,7 +153,12 @@ class Learner:
         return report
 
     def _minibatch(
-        self, batch: Batch, index: int, objective: Objective, merge: Callable[[Pairs, Pairs], Pairs], report: UpdateReport
+        self,
+        batch: Batch,
+        index: int,
+        objective: Objective,
+        merge: Callable[[Pairs, Pairs], Pairs],
+        report: UpdateReport,
     ) -> None:
         rows = [row for rank in self._plan(batch)[index] for micro in rank for row in micro]
         counted = batch.mask_BT[rows]
@@ -166,7 +171,12 @@ class Learner:
         report.metrics = merge(report.metrics, pairs)
 
     def _backward(
-        self, batch: Batch, index: int, objective: Objective, merge: Callable[[Pairs, Pairs], Pairs], denoms: tuple[float, float, int]
+        self,
+        batch: Batch,
+        index: int,
+        objective: Objective,
+        merge: Callable[[Pairs, Pairs], Pairs],
+        denoms: tuple[float, float, int],
     ) -> Pairs:
         try:
             return self._accumulate(batch, index, objective, merge, denoms)
@@ -195,7 +205,12 @@ class Learner:
             ) from error
 
     def _accumulate(
-        self, batch: Batch, index: int, objective: Objective, merge: Callable[[Pairs, Pairs], Pairs], denoms: tuple[float, float, int]
+        self,
+        batch: Batch,
+        index: int,
+        objective: Objective,
+        merge: Callable[[Pairs, Pairs], Pairs],
+        denoms: tuple[float, float, int],
     ) -> Pairs:
         pairs: Pairs = {}
         micros = self._plan(batch)[index][self.ranks.rank]

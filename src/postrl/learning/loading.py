@@ -128,7 +128,9 @@ def check_model_path(name: str) -> None:
         except ValueError as error:
             raise UsageError(f"{name}/config.json is not valid JSON: {error}", hint="save the model again") from error
     elif folder.exists():
-        raise UsageError(f"the model {name} is a file, expected a folder or a hub id", hint="give the folder it lies in")
+        raise UsageError(
+            f"the model {name} is a file, expected a folder or a hub id", hint="give the folder it lies in"
+        )
     elif name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise UsageError(f"there is no model folder {name}", hint="check the path given with --model")
 
@@ -147,7 +149,11 @@ class _explained:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if error is None or isinstance(error, PostrlError) or not isinstance(error, OSError | ValueError | KeyError | ImportError | RuntimeError):
+        if (
+            error is None
+            or isinstance(error, PostrlError)
+            or not isinstance(error, OSError | ValueError | KeyError | ImportError | RuntimeError)
+        ):
             return False
         cause = str(error).strip().splitlines() or [type(error).__name__]
         where = "in that folder" if os.path.isdir(self.path) else "on the hub, or in the cache when offline"

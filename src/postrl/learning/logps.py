@@ -16,7 +16,15 @@ class _ChunkedLogProbs(torch.autograd.Function):
     """log softmax(h W^T + b, at a temperature)[target] chunk by chunk; the backward pass computes each chunk again."""
 
     @staticmethod
-    def forward(ctx, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, temperature: float, softcap: float | None):  # type: ignore[no-untyped-def]
+    def forward(
+        ctx,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        temperature: float,
+        softcap: float | None,
+    ):  # type: ignore[no-untyped-def]
         logps, entropies, lses = [], [], []
         for h, y in _chunks(weight_VD.shape[0], hidden_ND, targets_N):
             logits = _logits(h, weight_VD, bias_V, temperature, softcap)
@@ -36,8 +44,16 @@ class _ChunkedLogProbs(torch.autograd.Function):
     def backward(ctx, grad_N: Tensor, _entropy: Tensor):  # type: ignore[no-untyped-def]
         hidden_ND, weight_VD, bias_V, targets_N, lse_N = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device) if ctx.needs_input_grad[1] else None
-        grad_bias = torch.zeros(bias_V.shape, dtype=torch.float32, device=weight_VD.device) if bias_V is not None and ctx.needs_input_grad[2] else None
+        grad_weight = (
+            torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device)
+            if ctx.needs_input_grad[1]
+            else None
+        )
+        grad_bias = (
+            torch.zeros(bias_V.shape, dtype=torch.float32, device=weight_VD.device)
+            if bias_V is not None and ctx.needs_input_grad[2]
+            else None
+        )
         start = 0
         for h, y, lse, g in _chunks(weight_VD.shape[0], hidden_ND, targets_N, lse_N, grad_N):
             logits = _logits(h, weight_VD, bias_V, ctx.temperature, ctx.softcap)

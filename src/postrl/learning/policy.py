@@ -104,7 +104,9 @@ def _logit_scale(config: Any) -> float:
     return 1.0
 
 
-def collate(rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def collate(
+    rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A micro-batch as `Policy.forward` takes it.
 
     Args:

@@ -30,7 +30,9 @@ class EmbeddedSampler:
         version: gives the weight version that `model` holds now.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, stop_token_ids: Sequence[int], version: Callable[[], int]) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, stop_token_ids: Sequence[int], version: Callable[[], int]
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long)

@@ -30,6 +30,8 @@ class Request:
     seed: int
     """63 bits; the same seed under the same weights gives the same completion."""
     sampling: Sampling
+    min_version: int = 0
+    """Oldest weights that may write a token of it."""
 
 
 @dataclass(frozen=True, slots=True)

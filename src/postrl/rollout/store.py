@@ -31,7 +31,11 @@ def schema(names: Sequence[str]) -> Any:
         ("reward", pa.float64()), ("advantage", pa.float32()), ("dropped", pa.string()), ("dataset_columns", pa.string()),
     ]  # fmt: skip
     for name in names:
-        columns += [(f"reward/{name}", pa.float64()), (f"status/{name}", pa.string()), (f"reward_version/{name}", pa.string())]
+        columns += [
+            (f"reward/{name}", pa.float64()),
+            (f"status/{name}", pa.string()),
+            (f"reward_version/{name}", pa.string()),
+        ]
     return pa.schema(columns)
 
 
@@ -99,7 +103,9 @@ def read_rollouts(path: Path) -> list[Group]:
             group = groups.setdefault(row["group_id"], _group(row))
             group.rollouts.append(_rollout(row))
     except (OSError, KeyError, pa.ArrowException) as error:
-        raise DataError(f"{path} is not a file of stored rollouts: {error}", hint="give the folder of a postrl run") from error
+        raise DataError(
+            f"{path} is not a file of stored rollouts: {error}", hint="give the folder of a postrl run"
+        ) from error
     return list(groups.values())
 
 
@@ -109,7 +115,9 @@ def _group(row: dict[str, Any]) -> Group:
 
 
 def _rollout(row: dict[str, Any]) -> Rollout:
-    names = [column.removeprefix("status/") for column in row if column.startswith("status/") and row[column] is not None]
+    names = [
+        column.removeprefix("status/") for column in row if column.startswith("status/") and row[column] is not None
+    ]
     return Rollout(
         prompt_id=row["prompt_id"],
         sample_index=row["sample_index"],
@@ -136,5 +144,8 @@ def stored_steps(run: str | Path) -> list[Path]:
     """
     files = sorted((Path(run) / "rollouts").glob("step_*.parquet"))
     if not files:
-        raise UsageError(f"{run} holds no stored rollouts (rollouts/step_*.parquet)", hint="--replay takes the folder of an earlier run")
+        raise UsageError(
+            f"{run} holds no stored rollouts (rollouts/step_*.parquet)",
+            hint="--replay takes the folder of an earlier run",
+        )
     return files

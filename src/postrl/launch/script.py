@@ -1,0 +1,86 @@
+"""What `GRPOTrainer.train()` needs around it when a script calls it: run folder, model path, servers and worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from postrl.connections import Connections
+from postrl.launch.model import local_model
+from postrl.launch.siblings import placement_of, siblings, with_engine
+from postrl.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig
+    from postrl.session import Given
+
+
+@contextlib.contextmanager
+def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections]:
+    """Prepare the run folder and start the siblings, as the launcher does for `postrl grpo`.
+
+    Under `accelerate launch script.py` rank 0 does it and the others wait for its addresses.
+    """
+    config = with_engine(config)
+    folder = RunFolder(config.output_dir or "")
+    if int(os.environ.get("RANK", "0")) == 0:
+        folder.prepare(config)
+        with _ctrl_c(folder):
+            path = _model_path(config, given, folder)
+            job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
+            with siblings(config, folder, placement_of(config), model_path=path, job=job) as around:
+                yield _share(around.connections)
+    else:
+        yield _share(None)
+
+
+def _model_path(config: GRPOConfig, given: Given, folder: RunFolder) -> str:
+    """Where servers find the initial model; one that only exists as an object is saved for them."""
+    if given.model is None:
+        return local_model(config)
+    if config.engine != "vllm":
+        return config.model
+    path = folder.weights / "initial"
+    given.model.save_pretrained(path)
+    if given.tokenizer is not None:
+        given.tokenizer.save_pretrained(path)
+    return str(path)
+
+
+def _share(connections: Connections | None) -> Connections:
+    """Rank 0's addresses on every rank."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        assert connections is not None
+        return connections
+    from postrl.learning.sharding import this_rank
+
+    ranks = this_rank()
+    import json
+
+    mine = json.dumps(connections.to_env()).encode() if connections is not None else b""
+    return Connections.from_env(json.loads(ranks.broadcast(mine)))
+
+
+@contextlib.contextmanager
+def _ctrl_c(folder: RunFolder) -> Iterator[None]:
+    """Ctrl-C once: finish the step, save, stop. Twice: stop now."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    from postrl.console import note
+
+    def on_interrupt(number: int, frame: Any) -> None:
+        if folder.stop_requested():
+            raise KeyboardInterrupt
+        folder.request_stop()
+        note("finishing the step, then saving; Ctrl-C again stops now")
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,172 @@
+"""What a step leaves behind: a line of metrics.jsonl, stored rollouts, a line on the screen, callbacks, trackers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from postrl.algorithms.reduce import finish, is_maximum
+from postrl.callbacks import Callbacks
+from postrl.console import StepLine
+from postrl.errors import PostrlError
+from postrl.learning.learner import MAX_NONFINITE, UpdateReport, peak_memory_gb
+from postrl.learning.sharding import Ranks
+from postrl.messages import encode_groups
+from postrl.rollout.store import write_rollouts
+from postrl.session import Session
+from postrl.types import Batch, Group, Rollout
+
+
+class Reporter:
+    """Turns what the verbs return into files and lines. All ranks call it; rank 0 writes.
+
+    Args:
+        at_terminal: draw the step line here; under the launcher it is the launcher that draws, from metrics.jsonl.
+    """
+
+    def __init__(self, session: Session, callbacks: Callbacks, *, at_terminal: bool) -> None:
+        self.session, self.callbacks = session, callbacks
+        self.last: dict[str, float | None] = {}
+        self._started = time.monotonic()
+        self._line: StepLine | None = None
+        self._at_terminal = at_terminal and session.ranks.is_main
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Reporter:
+        if self._at_terminal:
+            s = self.session
+            every = s.config.logging_steps
+            self._line = self._stack.enter_context(StepLine(s.total_steps, done=s.first_step - 1, every=every))
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._stack.close()
+
+    def step(
+        self,
+        step: int,
+        groups: Sequence[Group],
+        batch: Batch,
+        stats: UpdateReport,
+        times: Mapping[str, float],
+        extra: Mapping[str, float],
+        rollout_metrics: Mapping[str, Any],
+    ) -> None:
+        """Report a finished step.
+
+        Raises:
+            PostrlError: updates were not finite several times in a row; the batch is kept for a look.
+        """
+        s = self.session
+        pairs = reduce_over_ranks(stats.metrics, s.ranks)
+        if not s.ranks.is_main:
+            self._check_finite(stats, step)
+            return
+        advantages = [] if batch.advantages_B is None else batch.advantages_B.tolist()
+        for rollout, advantage in zip(batch.rollouts, advantages, strict=True):
+            rollout.advantage = advantage
+        write_rollouts(s.folder.rollouts, step, "train", groups)
+        if stats.skipped:
+            self._keep_batch(step, groups)
+        metrics = {
+            **rollout_summary(batch.rollouts),
+            **finish({**batch.metrics, **pairs}),
+            **finish({name: value for name, value in rollout_metrics.items() if isinstance(value, list | tuple)}),
+            **_update_summary(stats),
+            **{f"time/{name}": seconds for name, seconds in times.items()},
+            **{name: value for name, value in rollout_metrics.items() if not isinstance(value, list | tuple)},
+            **extra,
+            "weights/version": float(batch.version),
+            "memory/peak_gb": peak_memory_gb(s.ranks.device),
+        }
+        metrics["time/step"] = time.monotonic() - self._started
+        self._started = time.monotonic()
+        _add_throughput(metrics, batch.rollouts, stats)
+        self.last = s.metrics.write(step, metrics)
+        s.trackers.log(step, self.last)
+        if self._line is not None:
+            self._line.update(step, s.total_steps, self.last)
+        self.callbacks.on_step_end(step, self.last)
+        self._check_finite(stats, step)
+
+    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A line of its own, for the evaluation before the first step."""
+        self._started = time.monotonic()
+        if self.session.ranks.is_main:
+            self.last = self.session.metrics.write(step, metrics)
+            self.session.trackers.log(step, self.last)
+
+    def evaluate(self, step: int, groups: Sequence[Group], metrics: Mapping[str, Any]) -> dict[str, float]:
+        """Store the evaluation's completions; returns its metrics as numbers."""
+        write_rollouts(self.session.folder.rollouts, step, "eval", groups)
+        values = finish(metrics)
+        self.callbacks.on_evaluate(step, values)
+        return values
+
+    def should_stop(self) -> bool:
+        """Whether somebody asked for a stop (Ctrl-C, RUN/stop, a callback); all ranks agree."""
+        s = self.session
+        mine = s.ranks.is_main and (s.folder.stop_requested() or self.callbacks.control.should_training_stop)
+        return bool(s.ranks.max([float(mine)])[0])
+
+    def _keep_batch(self, step: int, groups: Sequence[Group]) -> None:
+        folder = self.session.folder.path / "nonfinite"
+        folder.mkdir(exist_ok=True)
+        (folder / f"step_{step:06d}.groups").write_bytes(encode_groups("groups", list(groups)))
+
+    def _check_finite(self, stats: UpdateReport, step: int) -> None:
+        if stats.skipped and self.session.learner.nonfinite_in_a_row >= MAX_NONFINITE:
+            raise PostrlError(
+                f"loss or gradient was not finite in {self.session.learner.nonfinite_in_a_row} updates in a row, at step {step}",
+                hint=f"the batches are in {self.session.folder.path}/nonfinite; lower --learning-rate, or use --dtype float32",
+            )
+
+
+def reduce_over_ranks(pairs: Mapping[str, tuple[Any, Any]], ranks: Ranks) -> dict[str, tuple[float, float]]:
+    """(sum, count) pairs of one rank -> of all: maxima by MAX, the rest by SUM."""
+    out: dict[str, tuple[float, float]] = {}
+    for reduce, names in (
+        (ranks.max, [name for name in sorted(pairs) if is_maximum(name)]),
+        (ranks.sum, [name for name in sorted(pairs) if not is_maximum(name)]),
+    ):
+        flat = reduce([float(x) for name in names for x in pairs[name]])
+        out.update({name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)})
+    return out
+
+
+def rollout_summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Rewards, lengths and staleness of the rollouts of a step."""
+    if not rollouts:
+        return {}
+    rewards = [r.reward for r in rollouts if r.reward is not None]
+    lengths = [len(r.completion_ids) for r in rollouts]
+    staleness = [r.staleness for r in rollouts]
+    return {
+        "reward/mean": statistics.fmean(rewards) if rewards else math.nan,
+        "reward/std": statistics.pstdev(rewards) if rewards else math.nan,
+        "completion/length_mean": statistics.fmean(lengths),
+        "completion/length_max": float(max(lengths)),
+        "completion/truncated_frac": statistics.fmean(r.finish_reason == "length" for r in rollouts),
+        "rollout/staleness_mean": statistics.fmean(staleness),
+        "rollout/staleness_max": float(max(staleness)),
+        "tokens/prompt": float(sum(len(r.prompt_ids) for r in rollouts)),
+        "tokens/completion": float(sum(lengths)),
+    }
+
+
+def _update_summary(stats: UpdateReport) -> dict[str, float]:
+    summary = {"policy/nonfinite": float(stats.skipped), "policy/lr": stats.lr}
+    if stats.grad_norms:
+        summary["policy/grad_norm"] = statistics.fmean(stats.grad_norms)
+    return summary
+
+
+def _add_throughput(metrics: dict[str, float], rollouts: Sequence[Rollout], stats: UpdateReport) -> None:
+    if generate := metrics.get("time/generate"):
+        metrics["throughput/rollout_tokens_per_s"] = sum(len(r.completion_ids) for r in rollouts) / generate
+    if update := metrics.get("time/update"):
+        metrics["throughput/train_tokens_per_s"] = stats.tokens / update

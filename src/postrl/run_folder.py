@@ -1,0 +1,150 @@
+"""The folder of a run: what is where, whether it may be started or continued, and small files between processes.
+
+RUN/config.yaml  RUN/metrics.jsonl  RUN/rollouts/  RUN/checkpoints/  RUN/logs/  RUN/model/  RUN/abandoned/
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from postrl.config import GRPOConfig
+from postrl.errors import PostrlError, UsageError, error_to_wire
+
+MAY_CHANGE_ON_RESUME = frozenset(
+    {
+        "output_dir", "run_name", "max_steps", "num_train_epochs", "save_steps", "save_total_limit", "eval_steps",
+        "eval_dataset", "eval_prompts", "logging_steps", "resume", "report_to", "push_to_hub", "debug", "engine",
+        "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "vllm_arg",
+        "server_start_timeout", "request_timeout", "num_processes", "max_tokens_per_microbatch",
+        "gradient_checkpointing", "reward_timeout", "reward_error_budget", "dataset_path", "trust_remote_code",
+    }
+)  # fmt: skip
+"""Settings that a resumed run may have otherwise than the run it continues."""
+
+LEFT_BY_A_FAILED_START = {"config.yaml", "accelerate.yaml", "logs", "weights", "stop"}
+"""What a run that never trained leaves behind: it may be started again in the same folder."""
+
+
+def with_run_folder(config: GRPOConfig) -> GRPOConfig:
+    """The config with run name and output folder filled in."""
+    data = "-".join(Path(d.split("=")[0]).stem for d in config.dataset) or Path(config.dataset_path or "data").stem
+    name = config.run_name or f"{Path(config.model).name}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
+    return replace(config, run_name=name, output_dir=config.output_dir or str(Path("runs") / name))
+
+
+class RunFolder:
+    """Paths and small files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.logs = self.path / "logs"
+        self.rollouts = self.path / "rollouts"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.weights = self.path / "weights"
+        self.metrics = self.path / "metrics.jsonl"
+        self.config = self.path / "config.yaml"
+
+    def prepare(self, config: GRPOConfig) -> None:
+        """Make the folder for `config`, or check that the run in it can be continued.
+
+        Raises:
+            UsageError: the folder holds a run and `resume` is off; or settings changed that must not.
+            PostrlError: the folder cannot be written.
+        """
+        found = (
+            sorted(p.name for p in self.path.iterdir() if p.name not in LEFT_BY_A_FAILED_START)
+            if self.path.is_dir()
+            else []
+        )
+        if found and not config.resume:
+            raise UsageError(
+                f"the folder {self.path} is not empty: it holds {', '.join(found[:5])}",
+                hint="continue that run with --resume, or choose another --output-dir",
+            )
+        if config.resume and self.config.exists():
+            _check_unchanged(GRPOConfig.from_yaml(self.config), config, self.config)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            (self.path / "stop").unlink(missing_ok=True)
+            config.save(self.config)
+        except OSError as error:
+            raise PostrlError(
+                f"cannot write to the run folder {self.path}: {error.strerror}", hint="choose another --output-dir"
+            ) from error
+
+    def rewind(self, step: int) -> None:
+        """After a resume from `step`: later rollouts move to RUN/abandoned, so that nothing appears twice."""
+        late = [p for p in self.rollouts.glob("*.parquet") if _step_of(p) > step]
+        if late:
+            place = self.path / "abandoned" / datetime.now().strftime("%Y%m%d-%H%M%S")
+            place.mkdir(parents=True, exist_ok=True)
+            for path in late:
+                shutil.move(path, place / path.name)
+
+    # -- asking a run to stop ------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Ask the learner to finish its step, save and stop; `touch RUN/stop` does the same."""
+        (self.path / "stop").touch()
+
+    def stop_requested(self) -> bool:
+        return (self.path / "stop").exists()
+
+    # -- errors and notes of children ----------------------------------------------------------------------------------
+
+    def save_error(self, child: str, error: dict[str, Any]) -> None:
+        """What a child failed with, for the launcher to show."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        temporary = self.logs / f".{child}.error"
+        temporary.write_text(json.dumps(error))
+        os.replace(temporary, self.logs / f"{child}.error.json")
+
+    @contextmanager
+    def reporting_errors(self, child: str) -> Iterator[None]:
+        """In a child process: what it fails with is left for the launcher, and raised."""
+        try:
+            yield
+        except BaseException as error:
+            self.save_error(child, error_to_wire(error))
+            raise
+
+    def take_error(self, child: str) -> dict[str, Any] | None:
+        path = self.logs / f"{child}.error.json"
+        try:
+            error = json.loads(path.read_text())
+        except (OSError, ValueError):
+            return None
+        path.unlink(missing_ok=True)
+        return dict(error)
+
+    def note(self, text: str) -> None:
+        """A line for the person at the terminal, whoever runs it."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with open(self.logs / "notes.log", "a", encoding="utf-8") as file:
+            file.write(text.replace("\n", " ") + "\n")
+
+
+def _check_unchanged(before: GRPOConfig, now: GRPOConfig, where: Path) -> None:
+    changed = [
+        f"{name}: {value!r} -> {getattr(now, name)!r}"
+        for name, value in before.to_dict().items()
+        if name not in MAY_CHANGE_ON_RESUME and value != getattr(now, name)
+    ]
+    if changed:
+        raise UsageError(
+            f"the run in {where.parent} was started with other settings: {'; '.join(changed)}",
+            hint="resume with the settings in its config.yaml (postrl grpo --config RUN/config.yaml --resume), or start a new run",
+        )
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.rpartition("_")[2])

@@ -1,0 +1,245 @@
+"""What a training run is made of, built from its settings: ranks, learner, source of groups, weight sync, run folder.
+
+`trainer.py` holds the loop; this module only puts the parts together and takes them apart again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from postrl.algorithms.presets import Algorithm, resolve
+from postrl.config import GRPOConfig
+from postrl.connections import Connections
+from postrl.errors import UsageError
+from postrl.learning.checkpoint import checkpoints, load_checkpoint, seed_everything
+from postrl.learning.learner import Learner
+from postrl.learning.loading import compute_dtype, load_model, load_tokenizer, stop_token_ids, with_lora
+from postrl.learning.sharding import Ranks, this_rank
+from postrl.metrics import MetricsWriter, Trackers
+from postrl.rollout.embedded import EmbeddedSampler
+from postrl.run_folder import RunFolder
+from postrl.sources import LocalSource, RemoteSource, ReplaySource, Source, total_steps
+from postrl.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
+from postrl.worker import Job, build_worker
+
+
+@dataclass
+class Given:
+    """What a script brings as Python objects instead of settings."""
+
+    model: Any = None
+    """A causal language model (or peft model)."""
+    peft_config: Any = None
+    job: Job | None = None
+    tokenizer: Any = None
+
+
+@dataclass
+class Session:
+    """The open parts of one rank."""
+
+    config: GRPOConfig
+    folder: RunFolder
+    ranks: Ranks
+    learner: Learner
+    algorithm: Algorithm
+    tokenizer: Any
+    source: Source | None
+    """On rank 0 only."""
+    sync: WeightSync
+    metrics: MetricsWriter
+    trackers: Trackers
+    total_steps: int
+    has_evaluation: bool
+    first_step: int = 1
+    """The step to begin with; later than 1 in a resumed run."""
+    version: int = 0
+    """Weight version: update phases completed."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the learner."""
+        return {"version": self.version, "source": self.source.state() if self.source else {}}
+
+
+@contextlib.contextmanager
+def open_session(
+    config: GRPOConfig, connections: Connections, given: Given, *, resume_from: str | Path | None = None
+) -> Iterator[Session]:
+    """Everything a rank needs to run the loop; closed again at the end, however it comes.
+
+    Raises:
+        PostrlError: a part cannot be built: no such model, no data, a reward that cannot be loaded, ...
+    """
+    with contextlib.ExitStack() as stack:
+        ranks = this_rank()
+        seed_everything(config.seed)
+        folder = RunFolder(config.output_dir or "")
+        algorithm = resolve_algorithm(config)
+        path = connections.model_path or config.model
+        tokenizer = given.tokenizer or load_tokenizer(config, path)
+        model = given.model if given.model is not None else load_model(config, path)
+        stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
+        model = with_lora(model, config, given.peft_config)
+        embedded = not connections.server_urls and not config.replay
+        if embedded and ranks.size > 1:
+            raise UsageError(
+                f"engine = transformers generates inside one trainer process, and {ranks.size} are running",
+                hint="use --engine vllm, or --num-processes 1",
+            )
+        sampler = _EmbeddedParts(tokenizer, stop_ids) if embedded else None
+        source = _source(config, connections, tokenizer, folder, given, sampler) if ranks.is_main else None
+        if source is not None:
+            stack.callback(source.close)
+        steps, has_evaluation = _agree(config, ranks, source)
+        learner = Learner(
+            model,
+            config=config,
+            ranks=ranks,
+            dtype=compute_dtype(config),
+            total_updates=steps * config.num_iterations * config.minibatches,
+            reference=_reference(config, path, model, algorithm),
+        )
+        sync = _sync(config, connections, folder, learner, tokenizer, sampler)
+        stack.callback(sync.close)
+        trackers = Trackers(
+            config.report_to if ranks.is_main else [],
+            run_name=config.run_name or "",
+            folder=folder.path,
+            settings=config.to_dict(),
+        )
+        stack.callback(trackers.close)
+        session = Session(
+            config, folder, ranks, learner, algorithm, tokenizer, source, sync, MetricsWriter(folder.metrics), trackers, steps, has_evaluation
+        )  # fmt: skip
+        _resume(session, resume_from)
+        yield session
+
+
+def resolve_algorithm(config: GRPOConfig) -> Algorithm:
+    """The preset with the user's settings. Raises UsageError for an impossible combination."""
+    try:
+        return resolve(
+            "grpo",
+            num_updates_per_batch=config.num_iterations * config.minibatches,
+            beta=config.beta,
+            epsilon=config.epsilon,
+            epsilon_high=config.epsilon_high,
+            scale_rewards=config.scale_rewards,
+            loss_aggregation=config.loss_aggregation,
+            is_correction=config.is_correction,
+            max_completion_length=config.max_completion_length,
+        )
+    except ValueError as error:
+        raise UsageError(str(error), hint="see docs/algorithms.md") from error
+
+
+class _EmbeddedParts:
+    """The embedded sampler comes before the learner (the worker needs it), its model and version after."""
+
+    def __init__(self, tokenizer: Any, stop_ids: Sequence[int]) -> None:
+        self.tokenizer, self.stop_ids = tokenizer, stop_ids
+        self.sampler: EmbeddedSampler | None = None
+
+    def sample(self, requests: Any) -> Any:
+        assert self.sampler is not None, "the learner is built before the first step"
+        return self.sampler.sample(requests)
+
+    def attach(self, model: Any, sync: EmbeddedSync) -> None:
+        self.sampler = EmbeddedSampler(
+            model, self.tokenizer, stop_token_ids=self.stop_ids, version=lambda: sync.version
+        )
+
+
+def _source(
+    config: GRPOConfig,
+    connections: Connections,
+    tokenizer: Any,
+    folder: RunFolder,
+    given: Given,
+    sampler: _EmbeddedParts | None,
+) -> Source:
+    if config.replay:
+        return ReplaySource(config.replay)
+    if connections.worker:
+        return RemoteSource(connections.worker, config)
+    assert sampler is not None
+    worker, train = build_worker(config, tokenizer, sampler, folder, job=given.job)
+    return LocalSource(worker, len(train.prompts))
+
+
+def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int, bool]:
+    """Rank 0 knows the data; the others learn the number of steps from it."""
+    mine = [0.0, 0.0] if source is None else [float(total_steps(config, source)), float(source.has_evaluation)]
+    steps, has_evaluation = ranks.sum(mine)
+    return int(steps), bool(has_evaluation)
+
+
+def _reference(config: GRPOConfig, path: str, model: Any, algorithm: Algorithm) -> Any:
+    """A second copy of the initial model, unless the KL is off or the adapter can be switched off instead."""
+    if "ref" not in algorithm.needs or hasattr(model, "disable_adapter"):
+        return None
+    import copy
+
+    return load_model(config, path) if config.resume and path else copy.deepcopy(model)
+
+
+def _sync(
+    config: GRPOConfig,
+    connections: Connections,
+    folder: RunFolder,
+    learner: Learner,
+    tokenizer: Any,
+    sampler: _EmbeddedParts | None,
+) -> WeightSync:
+    if config.replay:
+        return NoSync()
+    if sampler is not None:
+        own = _sampling_copy(learner, compute_dtype(config)) if learner.sharded else None
+        sync = EmbeddedSync(learner, own)
+        sampler.attach(own if own is not None else learner.policy.model, sync)
+        return sync
+    if not learner.ranks.is_main:
+        return ServerSync(learner, None, [], tokenizer)
+    transport, servers = server_transport(config, connections, folder)
+    return ServerSync(learner, transport, servers, tokenizer)
+
+
+def _sampling_copy(learner: Learner, dtype: str) -> Any:
+    """A model in the compute dtype to sample from: the learner's own weights are float32 and sharded."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = learner.policy.causal_lm.config
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    return model.to(learner.ranks.device).requires_grad_(False).eval()
+
+
+def _resume(session: Session, resume_from: str | Path | None) -> None:
+    """Load a checkpoint and rewind the run's files to it; nothing when there is nothing to continue."""
+    config, folder = session.config, session.folder
+    if resume_from is None:
+        if not config.resume:
+            return
+        found = checkpoints(folder.checkpoints)
+        if not found:
+            folder.note(f"no checkpoint in {folder.checkpoints} yet: starting from step 1")
+            if session.ranks.is_main:
+                session.metrics.cut_after(-1)
+                folder.rewind(-1)
+            return
+        resume_from = found[-1]
+    path = Path(resume_from)
+    if not (path / "state.json").exists():
+        raise UsageError(f"{path} is not a checkpoint", hint="give a folder such as RUN/checkpoints/step_000010")
+    state = load_checkpoint(path, session.learner)
+    session.version = int(state["version"])
+    session.first_step = int(state["step"]) + 1
+    if session.source is not None:
+        session.source.load_state(state["source"])
+        session.metrics.cut_after(int(state["step"]))
+        folder.rewind(int(state["step"]))
+        folder.note(f"continuing from {path.name}: step {session.first_step} of {session.total_steps}")

@@ -1,0 +1,280 @@
+"""The rollout worker: data order, requests, rewards. The page of `trainer.py`, for the other side of the loop.
+
+    prompts -> requests -> sampler -> completions -> groups, scored as soon as they are whole -> the learner
+
+It runs in a process of its own next to vLLM servers (`worker_main`), so that parsing answers and waiting for rewards
+never holds the interpreter of a trainer rank; with the embedded engine it runs inside the trainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from postrl.config import GRPOConfig
+from postrl.connections import Connections
+from postrl.data import PromptSet, PromptStream, load_prompts
+from postrl.errors import ServerError, UsageError, error_to_wire
+from postrl.learning.loading import load_tokenizer, stop_tokens_of
+from postrl.messages import PROTOCOL, ProtocolError, encode, encode_groups, read_message, write_message
+from postrl.rewards.registry import RewardSpec, resolve
+from postrl.rewards.runner import RewardRunner
+from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
+from postrl.rollout.vllm import VLLMSampler
+from postrl.run_folder import RunFolder
+from postrl.servers import VLLMServer
+from postrl.types import Group, Prompt, Rollout
+
+logger = logging.getLogger(__name__)
+Metrics = dict[str, Any]
+MAX_MISSING_LOGPS = 0.01
+"""Share of tokens without a sampler log-prob above which a batch is refused."""
+
+
+class RolloutWorker:
+    """Makes scored groups.
+
+    Args:
+        train: prompts to train on; evaluate: prompts of the evaluation set, or None.
+        sampler: where completions come from.
+        rewards: what scores them.
+        tokenizer: decodes completions.
+    """
+
+    def __init__(
+        self,
+        config: GRPOConfig,
+        *,
+        train: PromptSet,
+        evaluate: PromptSet | None,
+        sampler: Sampler,
+        rewards: RewardRunner,
+        tokenizer: Any,
+    ) -> None:
+        self.config, self.sampler, self.rewards, self.tokenizer = config, sampler, rewards, tokenizer
+        self.stream = PromptStream(train.prompts, seed=config.seed, shuffle=config.shuffle, weights=train.weights)
+        self.evaluation = evaluate
+
+    async def groups(self, version: int) -> tuple[list[Group], Metrics]:
+        """The scored groups of the next step, sampled from weights of `version`.
+
+        Raises:
+            RewardError: rewards failed more often than the budget allows.
+            ServerError: completions could not be had, or came without log-probs.
+        """
+        sampling = Sampling(self.config.temperature, self.config.max_completion_length, tuple(self.config.stop))
+        prompts = self.stream.next(self.config.prompts_per_step)
+        groups, times = await self._sample(prompts, self.config.num_generations, sampling, version)
+        self.rewards.check_budget(groups, self.config.reward_error_budget)
+        _check_logps(groups)
+        return groups, {**self.rewards.metrics(groups), **times, "epoch": self.stream.epoch, **self._counters()}
+
+    async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
+        """One greedy completion for each prompt of the evaluation set, scored."""
+        prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
+        sampling = Sampling(0.0, self.config.max_completion_length, tuple(self.config.stop))
+        groups, _ = await self._sample(prompts, 1, sampling, version)
+        scores = [r.reward for g in groups for r in g.rollouts if r.reward is not None]
+        lengths = [float(len(r.completion_ids)) for g in groups for r in g.rollouts]
+        cut = [float(r.finish_reason == "length") for g in groups for r in g.rollouts]
+        name = self.evaluation.name if self.evaluation else ""
+        return groups, {
+            f"eval/{name}/reward": (sum(scores), float(len(scores))),
+            f"eval/{name}/completion_length": (sum(lengths), float(len(lengths))),
+            f"eval/{name}/truncated_frac": (sum(cut), float(len(cut))),
+        }
+
+    async def _sample(
+        self, prompts: Sequence[tuple[int, Prompt]], per_prompt: int, sampling: Sampling, version: int
+    ) -> tuple[list[Group], Metrics]:
+        """Sample all, score each group as soon as it is whole."""
+        started = time.monotonic()
+        groups = [Group(p.prompt_id, gid, p.text, p.messages, p.columns, [], p.rewards) for gid, p in prompts]
+        requests = [
+            Request(p.token_ids, derive_seed(self.config.seed, gid, p.prompt_id, i), sampling, version)
+            for gid, p in prompts
+            for i in range(per_prompt)
+        ]
+        scoring: list[asyncio.Task[None]] = []
+        try:
+            async for index, sampled in self.sampler.sample(requests):
+                group = groups[index // per_prompt]
+                group.rollouts.append(self._rollout(prompts[index // per_prompt][1], index % per_prompt, sampled))
+                if len(group.rollouts) == per_prompt:
+                    group.rollouts.sort(key=lambda rollout: rollout.sample_index)
+                    scoring.append(asyncio.create_task(self.rewards.score(group)))
+            generated = time.monotonic()
+            await asyncio.gather(*scoring)
+        finally:
+            for task in scoring:
+                task.cancel()
+        return groups, {"time/generate": generated - started, "time/score": time.monotonic() - generated}
+
+    def _rollout(self, prompt: Prompt, sample_index: int, sampled: Sampled) -> Rollout:
+        return Rollout(
+            prompt_id=prompt.prompt_id,
+            sample_index=sample_index,
+            prompt_ids=list(prompt.token_ids),
+            completion_ids=sampled.completion_ids,
+            logps=sampled.logps,
+            version_spans=sampled.version_spans,
+            finish_reason=sampled.finish_reason,
+            completion=self.tokenizer.decode(sampled.completion_ids, skip_special_tokens=True),
+        )
+
+    def _counters(self) -> Metrics:
+        reissued = getattr(self.sampler, "reissued", None)
+        return {} if reissued is None else {"rollout/reissued": float(reissued)}
+
+    def state(self) -> dict[str, Any]:
+        """Where the data stands, as JSON values."""
+        return self.stream.state()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.stream.load_state(state)
+
+    def close(self) -> None:
+        self.rewards.close()
+
+
+def _check_logps(groups: Sequence[Group]) -> None:
+    logps = [x for group in groups for rollout in group.rollouts for x in rollout.logps]
+    missing = sum(x != x for x in logps)
+    if missing > MAX_MISSING_LOGPS * len(logps):
+        raise ServerError(
+            f"{missing} of {len(logps)} tokens came without a log-prob from the sampler",
+            hint="start foreign servers with the command that `postrl serve --print` shows (--logprobs-mode processed_logprobs)",
+        )
+
+
+def build_worker(
+    config: GRPOConfig, tokenizer: Any, sampler: Sampler, folder: RunFolder, *, job: Job | None = None
+) -> tuple[RolloutWorker, PromptSet]:
+    """Load the data, resolve the rewards and put the worker together; what was left out of the data is noted.
+
+    Raises:
+        DataError, UsageError: the data set or a reward cannot be used.
+    """
+    job = job or Job()
+    specs = job.rewards or [resolve(spec) for spec in config.reward]
+    train = load_prompts(config, tokenizer, split="train", raw=job.train, scorable=_scorable(specs))
+    if not specs:
+        specs = [resolve(name) for name in train.default_reward]
+    if not specs:
+        raise UsageError(
+            f"no reward is given, and {train.name} has none of its own",
+            hint="--reward math, --reward arithmetic or --reward file.py:function",
+        )
+    evaluate = None
+    if job.evaluate is not None or config.eval_dataset:
+        evaluate = load_prompts(config, tokenizer, split="eval", raw=job.evaluate, scorable=_scorable(specs))
+    for prompts in (train, evaluate):
+        if prompts is not None:
+            folder.note(prompts.describe())
+    rewards = RewardRunner(
+        specs, weights=config.reward_weights, timeout=config.reward_timeout, log_path=folder.logs / "rewards.log"
+    )
+    return RolloutWorker(
+        config, train=train, evaluate=evaluate, sampler=sampler, rewards=rewards, tokenizer=tokenizer
+    ), train
+
+
+def _scorable(specs: Sequence[RewardSpec]) -> Any:
+    """Golds that `math` cannot score are found at load, unless a reward of the user's may use them."""
+    from postrl.rewards.math import scorable
+
+    return scorable if specs and all(spec.kind == "builtin" and spec.name == "math" for spec in specs) else None
+
+
+@dataclass
+class Job:
+    """What a script hands its worker besides the config; pickled, from parent to child on one host only."""
+
+    rewards: list[RewardSpec] = field(default_factory=list)
+    train: Any = None
+    """Rows to train on: a datasets.Dataset or a list of dicts."""
+    evaluate: Any = None
+    tokenizer: Any = None
+
+    def dumps(self) -> bytes:
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(self))
+
+
+# -- the process of its own --------------------------------------------------------------------------------------------
+
+
+def worker_main(run_dir: str) -> int:
+    """`postrl worker RUN`: listen at the address in the environment and serve one learner until it closes."""
+    from postrl.launch.process import read_stdin
+
+    folder = RunFolder(run_dir)
+    config = GRPOConfig.from_yaml(folder.config)
+    connections = Connections.from_env()
+    content = read_stdin()
+    job: Job = pickle.loads(content) if content else Job()  # from the parent's pipe, never from the network
+    tokenizer = job.tokenizer or load_tokenizer(config, connections.model_path or config.model)
+    sampler = VLLMSampler(
+        [VLLMServer(url, token=connections.token) for url in connections.server_urls],
+        stop_token_ids=stop_tokens_of(connections.model_path or config.model, tokenizer),
+        request_timeout=config.request_timeout,
+        patience=config.request_timeout + config.server_start_timeout,
+    )
+    worker, train = build_worker(config, tokenizer, sampler, folder, job=job)
+    try:
+        asyncio.run(_serve(worker, len(train.prompts), connections.worker or ""))
+    finally:
+        worker.close()
+    return 0
+
+
+async def _serve(worker: RolloutWorker, num_prompts: int, address: str) -> None:
+    await worker.rewards.start()
+    finished = asyncio.Event()
+
+    async def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (message := await read_message(reader)) is not None:
+                await write_message(writer, await _answer(worker, num_prompts, *message))
+        finally:
+            writer.close()
+            finished.set()
+
+    if address.startswith("unix:"):
+        server = await asyncio.start_unix_server(session, address.removeprefix("unix:"))
+    else:
+        host, _, port = address.removeprefix("tcp:").rpartition(":")
+        server = await asyncio.start_server(session, host, int(port))
+    async with server:
+        await finished.wait()
+
+
+async def _answer(worker: RolloutWorker, num_prompts: int, kind: str, data: dict[str, Any], arrays: Any) -> bytes:
+    """One request of the learner. What goes wrong travels back as an error, so that the learner can save and stop."""
+    try:
+        if kind == "groups":
+            groups, metrics = await worker.groups(int(data["version"]))
+            return encode_groups("groups", groups, {"metrics": metrics})
+        if kind == "evaluate":
+            groups, metrics = await worker.evaluate(int(data["version"]))
+            return encode_groups("groups", groups, {"metrics": metrics})
+        if kind == "state":
+            return encode("state", {"state": worker.state()})
+        if kind == "load_state":
+            worker.load_state(data["state"])
+            return encode("done")
+        if kind == "hello":
+            return encode(
+                "hello",
+                {"protocol": PROTOCOL, "num_prompts": num_prompts, "has_evaluation": worker.evaluation is not None},
+            )
+        raise ProtocolError(f"the learner asked for {kind!r}, which this rollout worker does not know")
+    except Exception as error:
+        logger.exception("the request %r failed", kind)
+        return encode("error", error_to_wire(error))
