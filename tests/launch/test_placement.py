@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from postrl.errors import UsageError
+from postrl.launch import placement
+from postrl.launch.placement import Placement, cuda_visible_devices, place, visible_gpus
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "wishes", "servers", "trainer"),
+    [
+        (8, {}, [[7]], [0, 1, 2, 3, 4, 5, 6]),
+        (8, {"num_servers": 2, "tensor_parallel_size": 2}, [[4, 5], [6, 7]], [0, 1, 2, 3]),
+        (8, {"num_servers": 4}, [[4], [5], [6], [7]], [0, 1, 2, 3]),
+        (8, {"tensor_parallel_size": 4, "num_processes": 2}, [[4, 5, 6, 7]], [0, 1]),
+        (8, {"num_servers": 0}, [], [0, 1, 2, 3, 4, 5, 6, 7]),
+        (2, {}, [[1]], [0]),
+        (1, {}, [[0]], [0]),
+        (1, {"num_servers": 0}, [], [0]),
+        (8, {"engine": "transformers"}, [], [0]),
+        (8, {"engine": "transformers", "num_processes": 4}, [], [0, 1, 2, 3]),
+    ],
+)
+def test_gpus_are_divided_between_servers_and_trainer(
+    num_gpus: int, wishes: dict[str, object], servers: list[list[int]], trainer: list[int]
+) -> None:
+    found = place(num_gpus, **{"engine": "vllm", **wishes})  # type: ignore[arg-type]
+    assert found == Placement(servers, trainer, len(trainer), cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "servers", "ranks"),
+    [
+        ({}, [[]], 1),
+        ({"num_servers": 2, "num_processes": 2}, [[], []], 2),
+        ({"num_servers": 0}, [], 1),
+        ({"engine": "transformers"}, [], 1),
+    ],
+)
+def test_on_a_cpu_machine_nobody_has_a_device(wishes: dict[str, object], servers: list[list[int]], ranks: int) -> None:
+    found = place(0, **{"engine": "vllm", **wishes})  # type: ignore[arg-type]
+    assert found == Placement(servers, [], ranks, cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "wishes", "named"),
+    [
+        (
+            8,
+            {"num_servers": 2, "tensor_parallel_size": 4},
+            ["num_servers x tensor_parallel_size = 2 x 4 = 8", "8 visible"],
+        ),
+        (4, {"num_servers": 8}, ["num_servers", "= 8 GPUs", "4 visible", "--vllm-server-url"]),
+        (8, {"num_servers": 2, "num_processes": 7}, ["num_processes = 7", "num_servers", "--num-processes 6 or less"]),
+        (1, {"num_processes": 2}, ["num_servers x tensor_parallel_size = 1 x 1 = 1"]),
+        (2, {"engine": "transformers", "num_processes": 3}, ["num_processes = 3", "2 are visible"]),
+        (0, {"tensor_parallel_size": 2}, ["tensor_parallel_size = 2", "num_gpus = 0", "CUDA_VISIBLE_DEVICES"]),
+    ],
+)
+def test_what_does_not_fit_names_both_settings_and_the_way_out(
+    num_gpus: int, wishes: dict[str, object], named: list[str]
+) -> None:
+    with pytest.raises(UsageError) as error:
+        place(num_gpus, **{"engine": "vllm", **wishes})  # type: ignore[arg-type]
+    assert error.value.hint
+    for words in named:
+        assert words in str(error.value)
+
+
+def test_a_server_that_shares_the_only_gpu_takes_less_memory_unless_told_how_much() -> None:
+    shared, apart = place(1, engine="vllm"), place(2, engine="vllm")
+    assert (shared.shared, apart.shared) == (True, False)
+    assert shared.server_memory(0.9, default=0.9) == 0.4
+    assert shared.server_memory(0.7, default=0.9) == 0.7
+    assert apart.server_memory(0.9, default=0.9) == 0.9
+
+
+@pytest.fixture
+def gpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "_torch_is_a_cpu_build", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+@pytest.mark.usefixtures("gpu_build")
+@pytest.mark.parametrize(
+    ("value", "count"), [("0,1,5", 3), ("GPU-1f2e, GPU-77aa", 2), ("", 0), ("-1", 0), ("0,-1,2", 1)]
+)
+def test_cuda_visible_devices_counts_as_cuda_reads_it(value: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert visible_gpus() == count
+
+
+@pytest.mark.usefixtures("gpu_build")
+def test_else_nvidia_smi_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = "echo 'GPU 0: H100 (UUID: GPU-1)'; echo '  MIG 1g.10gb Device 0: (UUID: MIG-2)'; echo 'GPU 1: H100 (UUID: GPU-3)'"
+    fake_nvidia_smi(tmp_path, monkeypatch, listing)
+    assert visible_gpus() == 2
+
+
+@pytest.mark.usefixtures("gpu_build")
+@pytest.mark.parametrize("script", ["exit 9", "exec sleep 60"])
+def test_a_driver_that_fails_or_hangs_counts_as_no_gpu(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch, script)
+    assert visible_gpus(timeout=0.5) == 0
+
+
+@pytest.mark.usefixtures("gpu_build")
+def test_a_machine_without_nvidia_smi_has_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == 0
+
+
+def test_a_cpu_build_of_torch_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement.metadata, "version", lambda name: "2.13.0+cpu")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert visible_gpus() == 0
+
+
+def test_a_childs_devices_are_named_as_ours_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-1f2e,7")
+    assert cuda_visible_devices([1, 2]) == "GPU-1f2e,7"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert cuda_visible_devices([1, 2]) == "1,2"
+    assert cuda_visible_devices([]) == ""
