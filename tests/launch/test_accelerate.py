@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from postrl.launch.accelerate import rank_pids, signal_ranks, trainer_command, usable_cores
+from postrl.launch.accelerate import trainer_command, usable_cores
 from postrl.launch.placement import Placement, place
 from postrl.launch.process import Supervisor
 
-from .support import SLOW, wait_for
+from .support import SLOW
 
 RANK = """
-import os, signal, sys, torch, torch.distributed as dist
-say = lambda line: sys.stdout.write(line + "\\n")  # in one write: the ranks share the log, unbuffered
-signal.signal(signal.SIGINT, lambda *_: (say("asked to finish"), sys.exit(0)))
+import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(total)
-say(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: sum {total.item():g}, threads "
-    f"{os.environ['OMP_NUM_THREADS']}, cpu {os.environ['ACCELERATE_USE_CPU']}, args {sys.argv[1:]}")
-signal.sigtimedwait([signal.SIGTERM], 600) if len(sys.argv) > 2 else None
+# In one write: the ranks share the log, unbuffered.
+sys.stdout.write(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: sum {total.item():g}, threads "
+    f"{os.environ['OMP_NUM_THREADS']}, cpu {os.environ['ACCELERATE_USE_CPU']}, args {sys.argv[1:]}\\n")
 """
 SEVEN_RANKS, BROKEN = "distributed_type: DEEPSPEED\nnum_processes: 7\nmixed_precision: fp8\n", "{{{ not yaml"
 
@@ -62,17 +59,13 @@ def test_one_rank_starts_whatever_config_the_user_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hostile_home", [BROKEN], indirect=True, ids=["broken"])
 @pytest.mark.usefixtures("hostile_home")
-def test_two_ranks_start_and_each_gets_our_signals(tmp_path: Path) -> None:
+def test_two_ranks_start_and_reach_each_other(tmp_path: Path) -> None:
     with Supervisor() as children:
-        trainer = start(children, tmp_path, 2, "--x", "wait")
-        wait_for("both ranks", lambda: len(trainer.log_tail()) == 2 or trainer.poll() is not None, SLOW)
-        args = "args ['--x', 'wait']"
-        assert sorted(trainer.log_tail()) == [f"rank {r} of 2: sum 3, threads 3, cpu true, {args}" for r in (0, 1)]
-        assert len(rank_pids(trainer)) == 2
-        assert signal_ranks(trainer, signal.SIGINT) == 2
+        trainer = start(children, tmp_path, 2, "--x")
         assert trainer.wait(SLOW) == 0
-        assert trainer.log_tail()[-2:] == ["asked to finish"] * 2
-    assert rank_pids(trainer) == []
+        assert sorted(trainer.log_tail()) == [
+            f"rank {r} of 2: sum 3, threads 3, cpu true, args ['--x']" for r in (0, 1)
+        ]
 
 
 def test_the_config_is_the_runs_own_and_the_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -211,3 +212,22 @@ def test_a_server_is_ended_when_the_pool_is_interrupted_while_it_starts(pool: An
     with pytest.raises(KeyboardInterrupt):
         servers.start()
     assert not lives(servers.processes[0].pid)
+
+
+def test_a_pool_that_is_stopped_while_another_thread_starts_it_leaves_nothing(pool: Any) -> None:
+    servers = pool(lambda index, port: (python("import time; time.sleep(600)"), {}), 2)
+    failed: list[str] = []
+
+    def start() -> None:
+        try:
+            servers.start()
+        except ServerError as error:
+            failed.append(error.message)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_for("the first process", lambda: servers.processes)
+    servers.stop()
+    thread.join(PATIENCE)
+    assert failed
+    assert not any(lives(process.pid) for process in servers.processes)

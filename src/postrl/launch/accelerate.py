@@ -8,16 +8,12 @@ accelerate's own FSDP stays off.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from pathlib import Path
 
-import psutil
-
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.ports import LOOPBACK, free_port
-from postrl.launch.process import ChildProcess
 
 # What a torchrun, accelerate or scheduler around us may have left in the environment, and accelerate or torchrun
 # would read.
@@ -46,30 +42,6 @@ def trainer_command(
     command += ["--num_processes", str(placement.num_processes), "--num_machines", "1"]
     command += ["--main_process_port", str(port), "--num_cpu_threads_per_process", str(threads), "--module", *module]
     return command, _environment(placement)
-
-
-def signal_ranks(trainer: ChildProcess, number: int) -> int:
-    """Sends a signal to every rank of a trainer, and not to the launcher above them; returns how many got it.
-
-    torchrun would forward it too, but kills the ranks 30 s later: too soon for one that finishes its step first.
-    """
-    sent = 0
-    for pid in rank_pids(trainer):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-            sent += 1
-    return sent
-
-
-def rank_pids(trainer: ChildProcess) -> list[int]:
-    """Pids of a trainer's ranks that run now, in the order of their ranks."""
-    ranks = []
-    with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(trainer.main_pid).children():
-            with contextlib.suppress(psutil.Error):
-                if rank := process.environ().get("LOCAL_RANK"):
-                    ranks.append((int(rank), process.pid))
-    return [pid for _, pid in sorted(ranks)]
 
 
 def usable_cores() -> int:

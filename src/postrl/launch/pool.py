@@ -19,13 +19,13 @@ from postrl.servers import VLLMServer
 Command = tuple[list[str], dict[str, str | None]]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Server:
     index: int
     port: HeldPort
     client: VLLMServer
-    process: ChildProcess
-    deadline: float
+    process: ChildProcess = field(init=False)
+    deadline: float = 0.0
     """When its start counts as failed."""
     ready: bool = False
     failing_since: float | None = None
@@ -80,6 +80,7 @@ class ServerPool:
         self.servers: list[_Server] = []
         self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
+        self._launching = threading.Lock()  # nothing starts between stop() and its look at what runs
         self._error: BaseException | None = None
 
     @property
@@ -103,7 +104,7 @@ class ServerPool:
             for index in range(self.num_servers):
                 port = HeldPort(self.port, named_by="--vllm-arg port")
                 client = VLLMServer(f"http://{LOOPBACK}:{port.number}", token=self.token)
-                self.servers.append(_Server(index, port, client, *self._launch(index, port)))
+                self._launch(_Server(index, port, client))
             while not all(server.ready for server in self.servers):
                 for server in self.servers:
                     if not server.ready:
@@ -114,8 +115,10 @@ class ServerPool:
             raise
 
     def stop(self) -> None:
-        """Ends the watch and all servers, within one shared grace. May be called again."""
-        self._stopping.set()
+        """Ends the watch and all servers, within one shared grace. May be called again, and while another thread
+        is in `start` (which then raises ServerError)."""
+        with self._launching:
+            self._stopping.set()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join(self.probe_timeout * (self.num_servers + 1) + self.grace)
         stop_all(self.processes, self.grace)
@@ -132,10 +135,18 @@ class ServerPool:
     ) -> None:
         self.stop()
 
-    def _launch(self, index: int, port: HeldPort) -> tuple[ChildProcess, float]:
-        argv, env = self.command(index, port.number)
-        process = ChildProcess(f"vLLM server {index}", argv, env=env, log_path=self.log_dir / f"vllm_{index}.log")
-        return process, time.monotonic() + self.start_timeout
+    def _launch(self, server: _Server) -> None:
+        """Starts the process of a server, for the first time or again."""
+        argv, env = self.command(server.index, server.port.number)
+        with self._launching:
+            if self._stopping.is_set():
+                raise ServerError(f"{server.name} was not started: the pool has been stopped")
+            log_path = self.log_dir / f"vllm_{server.index}.log"
+            server.process = ChildProcess(server.name, argv, env=env, log_path=log_path)
+            if server not in self.servers:
+                self.servers.append(server)
+        server.ready, server.failing_since = False, None
+        server.deadline = time.monotonic() + self.start_timeout
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
@@ -214,8 +225,7 @@ class ServerPool:
             raise ServerError(f"{error.message}\n({times})", hint=error.hint)
         server.restarts.append(now)
         server.process.stop(self.grace)
-        server.ready, server.failing_since = False, None
-        server.process, server.deadline = self._launch(server.index, server.port)
+        self._launch(server)
 
 
 def _error(server: _Server, what: str, *, advice: str = "") -> ServerError:

