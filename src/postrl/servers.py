@@ -192,7 +192,7 @@ class VLLMServer:
         Args:
             client: see `generation_client`.
             seed: 0 .. 2**63 - 1. The same seed gives the same tokens only on the same batch shapes and weights.
-            temperature: 0 is greedy; log-probs are then those at temperature 1.
+            temperature: 0 to 2, vLLM takes no more; 0 is greedy, and its log-probs are those at temperature 1.
             max_tokens: most tokens of the completion.
             stop: texts that end it; special tokens may be part of them. The tokens of the text are part of the result.
             stop_token_ids: tokens that end it, beside the model's own end-of-sequence tokens.

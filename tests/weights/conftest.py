@@ -25,6 +25,7 @@ import pytest
 
 from helpers import tiny_model, tiny_model_dir
 from postrl.servers import VLLMServer
+from postrl.weights.canary import as_pushed
 from postrl.weights.disk import DiskTransport, allowed_folders
 
 TOKEN = "a token for tests"
@@ -159,14 +160,16 @@ PAIRS = [([5, 6, 7, 8, *range(20, 52)], 4), ([9, 200, 11, *range(100, 140)], 3)]
 """Fixed texts for the canary: 72 scored tokens."""
 
 
-def learner_logps(model: Any, pairs: list[tuple[list[int], int]] = PAIRS) -> list[list[float]]:
-    """transformers' log-probs of token_ids[start:] at temperature 1."""
+def learner_logps(
+    model: Any, pairs: list[tuple[list[int], int]] = PAIRS, *, dtype: str = "float32"
+) -> list[list[float]]:
+    """transformers' log-probs of token_ids[start:] at temperature 1, in float32 with the weights rounded to `dtype`."""
     import torch
 
-    with torch.no_grad():
+    with torch.no_grad(), as_pushed(model.parameters(), dtype):
         rows = []
         for token_ids, start in pairs:
-            logps = model(torch.tensor([token_ids])).logits[0].float().log_softmax(-1)
+            logps = model(torch.tensor([token_ids])).logits[0].log_softmax(-1)
             rows.append([logps[i - 1, token_ids[i]].item() for i in range(start, len(token_ids))])
     return rows
 

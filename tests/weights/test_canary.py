@@ -9,7 +9,7 @@ import torch
 
 from helpers import tiny_model
 from postrl.errors import CanaryError
-from postrl.weights.canary import EMPTY, FLOOR, Canary, perturbation
+from postrl.weights.canary import EMPTY, FLOOR, Canary, as_pushed, perturbation
 
 A, B = "http://a", "http://b"
 START = [[-1.0, -2.0]]
@@ -40,13 +40,13 @@ def test_a_server_that_follows_passes_whatever_its_constant_offset() -> None:
 def test_a_server_that_stays_is_named_with_version_and_size() -> None:
     with pytest.raises(CanaryError) as caught:
         calibrated().check(4, moved(0.5), {A: moved(0.5), B: moved(0.0)})
-    for part in (B, "version 4", "0.5", "did not move"):
+    for part in (B, "version 4", "0.5 apart", "did not move"):
         assert part in caught.value.message
     assert A not in caught.value.message
 
 
 def test_a_server_that_follows_in_part_is_suspected_of_a_stale_head() -> None:
-    with pytest.raises(CanaryError, match=r"largest deviation is 0\.2.*stale LM head"):
+    with pytest.raises(CanaryError, match=r"0\.141 apart \(largest deviation 0\.2\), .* 0\.051.*stale LM head"):
         calibrated().check(1, moved(0.5), {A: moved(0.5, 0.3), B: moved(0.5)})
 
 
@@ -56,11 +56,17 @@ def test_a_server_that_moves_alone_is_suspected_of_other_weights() -> None:
 
 
 def test_small_errors_of_one_sign_are_found_when_they_have_added_up() -> None:
-    """Tolerance 0.03; the server falls back by 0.02 a version, always below it from one version to the next."""
+    """Tolerance 0.03 and a tenth of the change; the server falls back by 0.03 a version."""
     canary = calibrated(0.01)
-    canary.check(1, moved(0.1), {A: moved(0.09), B: moved(0.11)})
-    with pytest.raises(CanaryError, match=f"{A} .* since version 0"):
-        canary.check(2, moved(0.2), {A: moved(0.17), B: moved(0.21)})
+    canary.check(1, moved(0.1), {A: moved(0.08), B: moved(0.11)})
+    with pytest.raises(CanaryError, match=f"(?s){A} .* Since version 0"):
+        canary.check(2, moved(0.2), {A: moved(0.15), B: moved(0.21)})
+
+
+def test_noise_that_grows_with_a_large_change_is_no_alarm() -> None:
+    """0.09 apart after a change of 1: within a tenth."""
+    report = calibrated().check(1, moved(1.0), {A: moved(0.91), B: moved(1.0)})
+    assert (report.deviation, report.largest, report.change) == pytest.approx((0.09, 0.09, 1.0))
 
 
 def test_calibration_refuses_a_server_with_other_weights() -> None:
@@ -73,9 +79,9 @@ def test_no_log_prob_is_no_match() -> None:
         calibrated().check(1, START, {A: [[-1.0, math.nan]], B: START})
 
 
-def test_visible_means_ten_tolerances() -> None:
+def test_visible_means_five_tolerances() -> None:
     canary = calibrated(0.01)
-    assert canary.visible(moved(0.0, 0.31)) and not canary.visible(moved(0.29))
+    assert canary.visible(moved(0.151)) and not canary.visible(moved(0.149))
 
 
 def checksums(a: str, b: str, *, other: str = "x") -> dict[str, dict[str, str]]:
@@ -120,3 +126,13 @@ def test_a_perturbation_changes_every_tensor_and_is_undone_to_the_bit() -> None:
             assert (parameter != before[name]).float().mean() > 0.5, name
         raise KeyError
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
+
+
+def test_as_pushed_rounds_like_a_push_and_is_undone() -> None:
+    model = tiny_model()
+    before = model.lm_head.weight.clone()
+    with as_pushed(model.parameters(), "bfloat16"):
+        assert torch.equal(model.lm_head.weight, before.bfloat16().float()) and not torch.equal(
+            model.lm_head.weight, before
+        )
+    assert torch.equal(model.lm_head.weight, before)

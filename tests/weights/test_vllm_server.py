@@ -55,32 +55,31 @@ def test_without_the_lm_head_refresh_the_canary_stops_the_run(stale_server: Live
 @pytest.mark.parametrize("fixture", ["float32_server", "bfloat16_server"])
 def test_the_canary_follows_a_run(fixture: str, request: pytest.FixtureRequest) -> None:
     live: Live = request.getfixturevalue(fixture)
-    push, canary = live.transport.push, Canary(PAIRS, [live.server])
+    push, canary, dtype = live.transport.push, Canary(PAIRS, [live.server]), live.transport.dtype
     model = model_of_version(0)
-    learner = learner_logps(model)
+    learner = learner_logps(model, dtype=dtype)
     push(model.named_parameters(), 0)
     noise = canary.calibrate(learner, canary.scores(), canary.checksums())
-    assert 0 < noise.deviation < (1e-3 if fixture == "float32_server" else 0.3)
+    assert 0 < noise.largest < (1e-3 if dtype == "float32" else 0.3)
     for size in PERTURBATIONS:
         with perturbation(model.parameters(), size):
-            moved = learner_logps(model)
+            moved = learner_logps(model, dtype=dtype)
             if not canary.visible(moved):
                 continue
             with pytest.raises(CanaryError, match="did not move"):
                 canary.check(NOT_OURS, moved, canary.scores())
             push(model.named_parameters(), NOT_OURS)
-            report = canary.check(NOT_OURS, moved, canary.scores(), canary.checksums(), every_tensor=True)
-            assert report.change >= 10 * report.tolerance
+            canary.check(NOT_OURS, moved, canary.scores(), canary.checksums(), every_tensor=True)
             break
     else:
         pytest.fail("no perturbation was visible")
     assert live.server.weight_info() == NOT_OURS
     push(model.named_parameters(), 0)
     canary.check(0, learner, canary.scores(), canary.checksums())
-    assert learner_logps(model) == learner
     model = model_of_version(1)
     push(model.named_parameters(), 1)
-    assert canary.check(1, learner_logps(model), canary.scores(), canary.checksums()).change > 0.01
+    report = canary.check(1, learner_logps(model, dtype=dtype), canary.scores(), canary.checksums())
+    assert report.change > 10 * report.deviation
 
 
 def test_completions_that_run_across_a_push_say_which_weights_wrote_which_tokens(float32_server: Live) -> None:
@@ -164,7 +163,7 @@ def test_stop_texts_and_stop_tokens_end_a_completion_and_stay_in_it(float32_serv
 def test_a_stop_text_may_be_a_special_token(float32_server: Live) -> None:
     """`<|im_start|>` is no end-of-sequence token; text without special tokens would never show it."""
     special = tiny_tokenizer().convert_tokens_to_ids("<|im_start|>")
-    settings = {"max_tokens": 480, "temperature": 5.0}
+    settings = {"max_tokens": 480, "temperature": 2.0}
     free = asyncio.run(complete(float32_server, range(16), **settings))
     seed = next(i for i, completion in enumerate(free) if special in completion.token_ids)
     (stopped,) = asyncio.run(complete(float32_server, range(seed, seed + 1), **settings, stop=["<|im_start|>"]))

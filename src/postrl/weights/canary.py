@@ -24,16 +24,19 @@ push, and the *change* of the server's log-probs is compared with the change of 
         push(weights, version)
         canary.check(version, learner_logps(pairs), canary.scores())
 
-Small updates of bfloat16 weights move log-probs less than the noise, so the checks of single versions mean much in
-float32 and little in bfloat16; the perturbed push is what proves a bfloat16 server, and the comparison with push 0
-what notices a drift. Checksums read all weights of a server (about a second per GB), so they are asked for once.
+`learner_logps` must see the weights as the servers got them, rounded to their dtype: a learner that computes in that
+dtype does, another one wraps the forward pass in `as_pushed(model.parameters(), dtype)`.
+
+Small updates move log-probs less than the noise of bfloat16, so the checks of single versions mean much in float32 and
+little in bfloat16; the perturbed push is what proves a bfloat16 server, and the comparison with push 0 what notices a
+drift. Checksums read all weights of a server (about a second per GB), so they are asked for once.
 They must all change with the perturbed push, and be those of the first push 0 after the second.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,15 +52,18 @@ Logps = Sequence[Sequence[float]]
 """Per pair, the log-probs of token_ids[start:]."""
 
 FLOOR = 1e-3
-"""Nats. Learner and sampler may differ this much per token even where calibration saw less."""
+"""Nats. Learner and sampler may differ this much even where calibration saw less."""
 
 MARGIN = 3.0
-"""The tolerance is this many times the largest difference seen at calibration."""
+"""The tolerance is this many times the noise seen at calibration."""
+
+SLACK = 0.1
+"""Share of a change that may be missing on top: the noise grows with it. A stale head misses about half."""
 
 MOST_NOISE = 0.5
 """Nats, the mean over tokens. More at push 0 is not noise: server and learner have different weights."""
 
-FAR = 10.0
+FAR = 5.0
 """A perturbation is visible when it moves the learner's log-probs by this many tolerances."""
 
 PERTURBATIONS = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -69,14 +75,16 @@ EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 @dataclass(frozen=True, slots=True)
 class CanaryReport:
-    """What a check saw, in nats."""
+    """What a check saw, in nats; a root mean square over the tokens unless it says otherwise."""
 
     deviation: float
-    """Largest difference, over servers and tokens, between the server's change and the learner's."""
+    """Difference between a server's change and the learner's; of the worst server."""
+    largest: float
+    """The same for the worst token."""
     change: float
-    """Largest change of the learner's log-probs since the last check."""
+    """Change of the learner's log-probs since the last check."""
     tolerance: float
-    """A larger deviation stops the run."""
+    """A larger deviation (plus SLACK times the change) stops the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,26 +141,25 @@ class Canary:
         Raises:
             CanaryError: a server is so far from the learner that it cannot hold the same weights.
         """
-        state = _state(0, learner, servers)
-        noise = 0.0
+        state, noise, largest = _state(0, learner, servers), 0.0, 0.0
         for url, logps in state.servers.items():
-            differences = [abs(a - b) for a, b in zip(logps, state.learner, strict=True)]
-            if (mean := sum(differences) / len(differences)) > MOST_NOISE:
+            differences = _changes(logps, state.learner)
+            if (found := _rms(differences)) > MOST_NOISE:
                 raise CanaryError(
-                    f"{url}: after push 0 its log-probs differ from the learner's by {mean:.3g} nats per token, expected "
+                    f"{url}: after push 0 its log-probs differ from the learner's by {found:.3g} nats per token, expected "
                     f"less than {MOST_NOISE}",
                     hint="check that it serves the same model and dtype, with --logprobs-mode processed_logprobs",
                 )
-            noise = max(noise, *differences)
+            noise, largest = max(noise, found), max(largest, _largest(differences))
         self.tolerance = max(FLOOR, MARGIN * noise)
         self._first = self._last = state
         if checksums is not None:
             self._compare_checksums(0, checksums)
-        return CanaryReport(noise, 0.0, self.tolerance)
+        return CanaryReport(noise, largest, 0.0, self.tolerance)
 
     def visible(self, learner: Logps) -> bool:
         """Whether the learner's log-probs are so far from the last ones that a server that did not follow is found."""
-        return _largest(_changes(_flat(learner), self._previous().learner)) >= FAR * self.tolerance
+        return _rms(_changes(_flat(learner), self._previous().learner)) >= FAR * self.tolerance
 
     def check(
         self,
@@ -178,20 +185,19 @@ class Canary:
         last, first = self._previous(), self._first
         assert first is not None
         state = _state(version, learner, servers)
-        change = _largest(_changes(state.learner, last.learner))
-        deviation = 0.0
+        change, deviation, largest = _rms(_changes(state.learner, last.learner)), 0.0, 0.0
         for url, logps in state.servers.items():
             for earlier in (last, first):
                 wanted = _changes(state.learner, earlier.learner)
                 found = _changes(logps, earlier.servers.get(url, []))
-                off = _largest(a - b for a, b in zip(found, wanted, strict=True))
-                if off > self.tolerance:
+                off = _changes(found, wanted)
+                if _rms(off) > self.tolerance + SLACK * _rms(wanted):
                     raise CanaryError(self._story(url, version, earlier, off, wanted, found), hint=HINT)
-                deviation = max(deviation, off)
+                deviation, largest = max(deviation, _rms(off)), max(largest, _largest(off))
         if checksums is not None:
             self._compare_checksums(version, checksums, changed=change > FLOOR, every_tensor=every_tensor)
         self._last = state
-        return CanaryReport(deviation, change, self.tolerance)
+        return CanaryReport(deviation, largest, change, self.tolerance)
 
     def _previous(self) -> _State:
         if self._last is None:
@@ -199,19 +205,19 @@ class Canary:
         return self._last
 
     def _story(
-        self, url: str, version: int, earlier: _State, off: float, wanted: list[float], found: list[float]
+        self, url: str, version: int, earlier: _State, off: list[float], wanted: list[float], found: list[float]
     ) -> str:
-        followed = _largest(found)
-        if followed <= self.tolerance:
+        if _rms(found) <= self.tolerance:
             meaning = "it did not move: it still computes with the weights it had"
-        elif _largest(wanted) <= self.tolerance:
-            meaning = "it moved and the learner did not: other weights were pushed to it, or a part of an update"
+        elif _rms(wanted) <= self.tolerance:
+            meaning = "it moved and the learner did not: it got other weights, or a part of an update"
         else:
             meaning = "it followed in part: a stale LM head, or half an update"
         return (
-            f"{url} does not hold the weights of version {version}: since version {earlier.version} its log-probs changed "
-            f"by up to {followed:.3g} nats and the learner's by up to {_largest(wanted):.3g}; the largest deviation is "
-            f"{off:.3g}, expected at most {self.tolerance:.3g}. Likely, {meaning}."
+            f"{url} does not hold the weights of version {version}. Since version {earlier.version} its log-probs changed by "
+            f"{_rms(found):.3g} nats per token and the learner's by {_rms(wanted):.3g}; they are {_rms(off):.3g} apart "
+            f"(largest deviation {_largest(off):.3g}), expected at most {self.tolerance + SLACK * _rms(wanted):.3g}. "
+            f"Likely, {meaning}."
         )
 
     def _compare_checksums(
@@ -257,6 +263,34 @@ def perturbation(parameters: Iterable[torch.nn.Parameter], size: float, seed: in
     """
     import torch
 
+    def perturb(tensor: torch.Tensor, i: int) -> torch.Tensor:
+        generator = torch.Generator(device=tensor.device).manual_seed(seed + i)
+        noise = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
+        scale = tensor.float().square().mean().sqrt()
+        # A bias that is still zero has no size of its own.
+        return tensor + (size * noise * torch.where(scale > 0, scale, 1.0)).to(tensor.dtype)
+
+    with _changed(parameters, perturb):
+        yield
+
+
+@contextmanager
+def as_pushed(parameters: Iterable[torch.nn.Parameter], dtype: str) -> Iterator[None]:
+    """Inside, every parameter has the values that a push in `dtype` gives to the servers; afterwards as before.
+
+    For a learner that computes in float32 beside servers in bfloat16. A small update of a weight is lost in rounding
+    or made larger by it, so the servers rightly move otherwise than the unrounded weights do.
+    """
+    import torch
+
+    with _changed(parameters, lambda tensor, _: tensor.to(getattr(torch, dtype))):
+        yield
+
+
+@contextmanager
+def _changed(
+    parameters: Iterable[torch.nn.Parameter], change: Callable[[torch.Tensor, int], torch.Tensor]
+) -> Iterator[None]:
     def local(parameter: torch.nn.Parameter) -> torch.Tensor:
         tensor = parameter.detach()
         return tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -265,11 +299,7 @@ def perturbation(parameters: Iterable[torch.nn.Parameter], size: float, seed: in
     saved = [tensor.to("cpu", copy=True) for tensor in tensors]
     try:
         for i, tensor in enumerate(tensors):
-            generator = torch.Generator(device=tensor.device).manual_seed(seed + i)
-            noise = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
-            scale = tensor.float().square().mean().sqrt() if tensor.numel() else 0.0
-            # A bias that is still zero has no size of its own.
-            tensor.add_((size * noise * (scale if scale > 0 else 1.0)).to(tensor.dtype))
+            tensor.copy_(change(tensor, i))
         yield
     finally:
         for tensor, original in zip(tensors, saved, strict=True):
@@ -297,6 +327,10 @@ def _flat(logps: Logps) -> list[float]:
 
 def _changes(now: Sequence[float], before: Sequence[float]) -> list[float]:
     return [a - b for a, b in zip(now, before, strict=True)]
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(sum(value * value for value in values) / len(values))
 
 
 def _largest(values: Iterable[float]) -> float:
