@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -183,11 +184,11 @@ def test_stop_may_be_called_twice_and_after_the_end(start: Any) -> None:
 
 
 def test_stop_works_through_a_stopped_reaper(start: Any, tmp_path: Path) -> None:
-    child = start(SLEEPER)
-    (main,) = noted(tmp_path, "main")
+    child = start(NOTE + "signal.signal(15, lambda *_: sys.exit(9)); note('main'); time.sleep(600)")
+    noted(tmp_path, "main")
     os.kill(child.pid, signal.SIGSTOP)
     child.stop()
-    assert not lives(main)
+    assert child.poll() == 9
 
 
 def test_when_the_reaper_is_killed_the_command_dies_with_it_and_stop_finds_the_rest(start: Any, tmp_path: Path) -> None:
@@ -242,20 +243,20 @@ def test_losing_one_childs_pipe_ends_that_child_and_no_other(tmp_path: Path) -> 
     children[1].stop(grace=0.0)
 
 
-def test_stdin_bytes_arrive_whole_in_every_process_that_reads_them_and_nowhere_else(start: Any, tmp_path: Path) -> None:
+def test_stdin_bytes_arrive_whole_in_every_process_that_reads_them_and_nowhere_else(start: Any) -> None:
     secret = b"s3cret" + os.urandom(1 << 20)
     code = """
 import hashlib, os
 from postrl.launch.process import read_stdin
-os.fork()
-print(hashlib.sha256(read_stdin()).hexdigest(), "s3cret" in open("/proc/self/environ").read(), flush=True)
-try: os.wait()
-except ChildProcessError: pass
+def read(): print(hashlib.sha256(read_stdin()).hexdigest(), "s3cret" in open("/proc/self/environ").read(), flush=True)
+read()
+if os.fork() == 0:
+    read()
+else:
+    os.wait()
 """
     child = start(code, stdin=secret)
     assert child.wait(PATIENCE) == 0
-    import hashlib
-
     assert child.log_tail() == [f"{hashlib.sha256(secret).hexdigest()} False"] * 2
 
 
