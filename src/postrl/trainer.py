@@ -6,19 +6,24 @@ generate -> score -> assess -> advantage -> update -> sync weights
 from __future__ import annotations
 
 import functools
+import shutil
+import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from postrl.algorithms.aggregate import Denoms
-from postrl.algorithms.objective import objective, with_advantages
+from postrl.algorithms.objective import idle_rows, idle_totals, objective, with_advantages
 from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import UsageError
+from postrl.launch.script import finishing_on_ctrl_c, script_connections
 from postrl.learning.batch import make_batch
 from postrl.learning.checkpoint import save_checkpoint
 from postrl.learning.learner import UpdateReport
@@ -26,7 +31,7 @@ from postrl.messages import decode, decode_groups, encode_groups
 from postrl.report import Reporter
 from postrl.rewards.registry import resolve as resolve_reward
 from postrl.run_folder import RunFolder, with_run_folder
-from postrl.session import Given, Session, open_session
+from postrl.session import Given, Session, open_session, resume
 from postrl.types import Batch, Group
 from postrl.worker import Job
 
@@ -76,22 +81,23 @@ class GRPOTrainer:
         peft_config: Any = None,
         callbacks: Sequence[Any] | None = None,
     ) -> None:
-        from dataclasses import replace
-
         args = args or GRPOConfig()
+        if not isinstance(model, str):
+            _check_module(model, processing_class)
         self.args = with_run_folder(
             replace(args, model=model if isinstance(model, str) else args.model or _name_of(model))
         )
-        funcs = (
-            [] if reward_funcs is None else reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
-        )
-        rewards = [resolve_reward(func) for func in funcs]
+        funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
+        rewards = [resolve_reward(func) for func in funcs if func is not None]
         job = Job(rewards=rewards, train=train_dataset, evaluate=eval_dataset, tokenizer=processing_class)
         self.given = Given(None if isinstance(model, str) else model, peft_config, job, processing_class)
         self.callbacks = Callbacks(callbacks or [], self.args)
         self.connections: Connections | None = None
         self.session: Session | None = None
         self.times: dict[str, float] = {}
+        self.rollout_metrics: dict[str, Any] = {}
+        self.last_step = False
+        self._parts = ExitStack()
 
     # -- the page ------------------------------------------------------------------------------------------------------
 
@@ -101,8 +107,9 @@ class GRPOTrainer:
 
         Raises:
             PostrlError: whatever keeps the run from going on, with a hint; checkpoints written before are intact.
+            KeyboardInterrupt: Ctrl-C: at once for the second, with everything saved for the first.
         """
-        with self.opened(resume_from_checkpoint):
+        with self.training(resume_from_checkpoint):
             self.sync_weights()  # the samplers start from our weights
             for step in self.progress():
                 groups = self.generate(step)  # rollout + rewards: prompts -> scored groups, version-tagged
@@ -147,7 +154,12 @@ class GRPOTrainer:
         def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: tuple[float, float, int]) -> Any:
             return objective(logp_BT, micro, s.algorithm, Denoms(*denoms), entropy_BT=entropy_BT)
 
-        report = s.learner.update(batch, loss, accumulate)
+        idle = idle_rows(batch, s.algorithm)
+        report = s.learner.update(batch, loss, accumulate, idle=idle)
+        if s.ranks.is_main and report.optimizer_steps:
+            uncounted = {"policy/loss": idle_totals(batch, idle, s.algorithm)}
+            for _ in range(self.args.num_iterations):
+                report.metrics = accumulate(report.metrics, uncounted)
         s.version += 1
         return report
 
@@ -159,68 +171,84 @@ class GRPOTrainer:
 
     def report(self, step: int, groups: list[Group], batch: Batch, stats: UpdateReport) -> None:
         """Metrics, stored rollouts, evaluation and checkpoint of a finished step."""
-        s = self.opened_session
-        self.stopping = self.reporter.should_stop()
-        last = step == s.total_steps or self.stopping
+        s, every = self.opened_session, self.args
+        self.reporter.step_ended(step)
+        last = self.reporter.should_stop() or step == s.total_steps
         evaluation: dict[str, float] = {}
-        if s.has_evaluation and (last or (self.args.eval_steps and step % self.args.eval_steps == 0)):
+        if s.has_evaluation and (last or (every.eval_steps and step % every.eval_steps == 0)):
             evaluation = self.evaluate_now(step)
-        self.reporter.step(
-            step, groups, batch, stats, self.times, {**self.sync_metrics, **evaluation}, self.rollout_metrics
-        )
+        extra = {**self.sync_metrics, **evaluation}
+        self.reporter.step(step, groups, batch, stats, self.times, extra, self.rollout_metrics)
         self.times = {}
-        if last or (self.args.save_steps and step % self.args.save_steps == 0) or self.callbacks.control.should_save:
-            save_checkpoint(s.folder.checkpoints, step, s.learner, s.state(), keep=self.args.save_total_limit)
+        self.last_step = last = last or self.reporter.should_stop()
+        if last or (every.save_steps and step % every.save_steps == 0) or self.reporter.should_save():
+            save_checkpoint(s.folder.checkpoints, step, s.learner, s.state(), keep=every.save_total_limit)
             self.callbacks.on_save(step)
-        if last:
-            self.save_model()
 
     # -- around the loop -----------------------------------------------------------------------------------------------
 
-    def opened(self, resume_from: bool | str | Path | None = None) -> ExitStack:
-        """The run with all its parts, as a context manager: servers and worker (a script's), session, reporter."""
-        from dataclasses import replace
+    def progress(self) -> Iterator[int]:
+        """The steps that are left. Ends early, after a step that was saved, when a stop is asked for."""
+        s = self.opened_session
+        self.reporter.begin()
+        if s.has_evaluation and s.first_step == 1:
+            self.reporter.evaluation(0, self.evaluate_now(0))
+        self.times, self.last_step = {}, False
+        while s.first_step <= s.total_steps:
+            yield s.first_step
+            s.first_step += 1
+            if self.last_step:
+                break
+        self.save_model()
+        self.reporter.end()
 
-        from postrl.launch.script import script_connections
+    @contextmanager
+    def training(self, resume_from: bool | str | Path | None) -> Iterator[None]:
+        """A run that shows its steps and finishes the current one on Ctrl-C; under the launcher it does both."""
+        with self.opened(resume_from), ExitStack() as around:
+            if self.connections is None:
+                around.enter_context(finishing_on_ctrl_c(self.opened_session.folder))
+                around.enter_context(self.reporter.at_terminal())
+            yield
 
+    @contextmanager
+    def opened(self, resume_from: bool | str | Path | None = None) -> Iterator[Session]:
+        """The run with all its parts: servers and worker (a script's), session, reporter.
+
+        They stay open after train(), for evaluate() and save_model(), until close(), an error or the end of the script.
+        """
+        try:
+            if self.session is None:
+                self._open(resume_from)
+            elif resume_from:
+                resume(self.session, None if resume_from is True else resume_from)
+            yield self.opened_session
+        except BaseException:
+            parts, self._parts, self.session = self._parts, ExitStack(), None
+            if not parts.__exit__(*sys.exc_info()):
+                raise
+
+    def _open(self, resume_from: bool | str | Path | None) -> None:
         if resume_from:
             self.args = replace(self.args, resume=True)
-        stack = ExitStack()
-        try:
-            connections = self.connections or stack.enter_context(script_connections(self.args, self.given))
-            path = None if isinstance(resume_from, bool) else resume_from
-            self.session = stack.enter_context(open_session(self.args, connections, self.given, resume_from=path))
-            self.reporter = stack.enter_context(
-                Reporter(self.session, self.callbacks, at_terminal=self.connections is None)
-            )
-            self.rollout_metrics: dict[str, Any] = {}
-            stack.callback(self._closed)
-        except BaseException as error:
-            if not stack.__exit__(type(error), error, error.__traceback__):
-                raise
-        return stack
+        parts = self._parts = ExitStack()
+        connections = self.connections or parts.enter_context(script_connections(self.args, self.given))
+        self.session = parts.enter_context(open_session(self.args, connections, self.given))
+        self.reporter = Reporter(self.session, self.callbacks)
+        weakref.finalize(self, parts.close)  # at the end of the script, if nothing closed them before
+        if self.args.resume:
+            resume(self.session, resume_from if isinstance(resume_from, str | Path) else None)
+
+    def close(self) -> None:
+        """End the servers, the rollout worker and the reward workers. What was trained is in the run folder."""
+        parts, self._parts, self.session = self._parts, ExitStack(), None
+        parts.close()
 
     @property
     def opened_session(self) -> Session:
         if self.session is None:
             raise UsageError("the trainer is not running", hint="call train() first")
         return self.session
-
-    def _closed(self) -> None:
-        self.session = None
-
-    def progress(self) -> Iterator[int]:
-        """The steps that are left; ends early when a stop is asked for (after the step, saved)."""
-        s = self.opened_session
-        self.callbacks.on_train_begin(s.total_steps, s.first_step - 1)
-        if s.has_evaluation and s.first_step == 1:
-            self.reporter.evaluation(0, self.evaluate_now(0))
-        self.times = {}
-        for step in range(s.first_step, s.total_steps + 1):
-            yield step
-            if self.stopping:
-                break
-        self.callbacks.on_train_end()
 
     def evaluate_now(self, step: int) -> dict[str, float]:
         """The evaluation set under the weights that the samplers hold now; stored like rollouts."""
@@ -230,28 +258,42 @@ class GRPOTrainer:
         return self.reporter.evaluate(step, *s.source.evaluate(s.version))
 
     def evaluate(self) -> dict[str, float]:
-        """Metrics of the evaluation set: in a run under its current weights, otherwise under the initial ones."""
-        if self.session is not None:
-            return self.evaluate_now(self.session.version)
-        with self.opened():
-            self.sync_weights()
-            if not self.opened_session.has_evaluation:
+        """Metrics of the evaluation set under the current weights: the initial ones before train().
+
+        Raises:
+            UsageError: there is no evaluation set.
+        """
+        with self.opened() as session:
+            if not session.has_evaluation:
                 raise UsageError("there is no evaluation set", hint="give eval_dataset")
-            return self.evaluate_now(0)
+            self.sync_weights()
+            return self.evaluate_now(session.first_step - 1)
 
     def save_model(self, output_dir: str | Path | None = None) -> None:
-        """The model as transformers and vLLM load it, in `output_dir` (default RUN/model); after train(), a copy of
-        what it saved."""
-        folder = RunFolder(self.args.output_dir or "").model
+        """The model, or its adapter, as transformers and vLLM load it, in `output_dir` (default RUN/model)."""
+        saved = RunFolder(self.args.output_dir or "").model
+        target = Path(output_dir) if output_dir else saved
         if self.session is not None:
-            self.session.learner.save_model(str(output_dir or folder), self.session.tokenizer)
-        elif folder.is_dir():
-            import shutil
-
-            if output_dir is not None and Path(output_dir) != folder:
-                shutil.copytree(folder, output_dir, dirs_exist_ok=True)
-        else:
+            with self.session.folder.writing("the model"):
+                self.session.learner.save_model(str(target), self.session.tokenizer)
+        elif not saved.is_dir():
             raise UsageError("there is no trained model yet", hint="call train() first")
+        elif target != saved:
+            shutil.copytree(saved, target, dirs_exist_ok=True)
+
+
+def _check_module(model: Any, tokenizer: Any) -> None:
+    """A model object must be one, and its tokenizer must be known."""
+    if model is not None and not hasattr(model, "save_pretrained"):
+        raise UsageError(
+            f"model is a {type(model).__name__}, expected a name or a transformers model",
+            hint="GRPOTrainer(model='Qwen/Qwen2.5-0.5B-Instruct', ...)",
+        )
+    if model is not None and tokenizer is None and not _name_of(model):
+        raise UsageError(
+            "model is a module that was not loaded from anywhere, so its tokenizer is not known",
+            hint="give processing_class=tokenizer",
+        )
 
 
 def _name_of(model: Any) -> str:
@@ -264,5 +306,6 @@ def learner_main(run_dir: str | Path) -> int:
     trainer = GRPOTrainer(args=GRPOConfig.from_yaml(folder.config))
     trainer.connections = Connections.from_env()
     with folder.reporting_errors("trainer"):
-        trainer.train()
+        trainer.train(resume_from_checkpoint=True)  # the launcher has checked that the folder is new, or may be resumed
+        trainer.close()
     return 0

@@ -83,3 +83,21 @@ def _present(tensor: Tensor | None, name: str) -> Tensor:
     if tensor is None:
         raise ValueError(f"the batch holds no {name}, and the algorithm needs them")
     return tensor
+
+
+def idle_rows(batch: Batch, algorithm: Algorithm) -> list[int]:
+    """Rows whose loss and gradient are exactly 0: no advantage, and no KL term. They need no forward pass.
+
+    In GRPO these are the groups that are all right or all wrong, often a third of a batch and more.
+    """
+    if algorithm.beta or batch.advantages_B is None:
+        return []
+    advantages = batch.advantages_B.reshape(len(batch), -1)
+    return [int(row) for row in (advantages == 0).all(-1).nonzero().flatten()]
+
+
+def idle_totals(batch: Batch, rows: list[int], algorithm: Algorithm) -> tuple[Tensor, Tensor]:
+    """What these rows add to `policy/loss`: nothing to its sum, their share to its count."""
+    mask_BT = batch.mask_BT[rows]
+    zeros = torch.zeros_like(mask_BT, dtype=torch.float32)
+    return totals(zeros, mask_BT, algorithm.aggregation, norm_const=algorithm.norm_const)

@@ -7,18 +7,23 @@ the whole mini-batch and summed over the ranks before the first backward pass.
 from __future__ import annotations
 
 import gc
+import math
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from postrl.errors import PostrlError
-from postrl.learning.microbatch import plan
+from postrl.learning.attention import use_on_cpu
+from postrl.learning.microbatch import plan, split
 from postrl.learning.optim import learning_rate, make_optimizer
-from postrl.learning.policy import Policy, collate, scatter
+from postrl.learning.policy import Policy, Prefix, collate, collate_shared, scatter
 from postrl.learning.sharding import Ranks, shard, whole
 from postrl.types import Batch, Rollout
 
@@ -29,6 +34,7 @@ Pairs = dict[str, tuple[Any, Any]]
 """(sum, count) by metric; see `postrl.algorithms.reduce`."""
 Objective = Callable[[Tensor, Tensor, Batch, tuple[float, float, int]], tuple[Tensor, Pairs]]
 """(logp_BT, entropy_BT, micro-batch, (n_tokens, n_seqs, dp_size)) -> loss to call backward on, metrics."""
+Merge = Callable[[Pairs, Pairs], Pairs]
 
 MAX_NONFINITE = 3
 """Skipped updates in a row after which the run stops."""
@@ -71,9 +77,12 @@ class Learner:
             checkpointing = ranks.device.type == "cuda"
         if checkpointing:
             _checkpoint_activations(model)
+        if ranks.device.type == "cpu":
+            use_on_cpu(model)
         self.policy = Policy(model).to(ranks.device)
         self.policy.check_head()
         self.sharded = shard(self.policy, ranks, getattr(torch, dtype))
+        self.shares_prompts = not self.sharded and self.policy.can_share_prompts()
         self.policy.train()
         self.reference: Policy | None = None
         if reference is not None:
@@ -93,27 +102,26 @@ class Learner:
             batch = replace(batch, ref_BT=self._logps_of(batch, policy, reference=self.reference is None))
         return batch
 
-    @torch.no_grad()
     def _logps_of(self, batch: Batch, policy: Policy, *, reference: bool) -> Tensor:
         out = torch.zeros(batch.mask_BT.shape, device=self.ranks.device)
-        was_training = policy.training
-        policy.eval()
-        try:
+        with _evaluating(policy):
             for minibatch in self._plan(batch):
                 for rows in minibatch[self.ranks.rank]:
                     micro = batch.rows(rows)
                     logps, _ = self._forward(micro, policy, reference=reference)
                     out[rows, : logps.shape[1]] = logps
-        finally:
-            policy.train(was_training)
         return out
 
     def _forward(self, micro: Batch, policy: Policy, *, reference: bool = False) -> tuple[Tensor, Tensor]:
-        ids, select, targets, place = collate(micro.rollouts, micro.mask_BT, self.ranks.device)
-        logps_N, entropy_N = policy(ids, select, targets, self.config.temperature, reference)
+        prefix: Prefix | None = None
+        if self.shares_prompts and micro.rollouts:
+            ids, select, targets, place, prefix = collate_shared(micro.rollouts, micro.mask_BT, self.ranks.device)
+        else:
+            ids, select, targets, place = collate(micro.rollouts, micro.mask_BT, self.ranks.device)
+        logps_N, entropy_N = policy(ids, select, targets, self.config.temperature, reference, prefix)
         return scatter(logps_N, place), scatter(entropy_N, place)
 
-    def _plan(self, batch: Batch) -> list[list[list[list[int]]]]:
+    def _plan(self, batch: Batch, skip: Collection[int] = ()) -> list[list[list[list[int]]]]:
         lengths = [len(r.prompt_ids) + len(r.completion_ids) for r in batch.rollouts]
         return plan(
             lengths,
@@ -121,6 +129,8 @@ class Learner:
             ranks=self.ranks.size,
             max_tokens=self.max_tokens,
             groups=batch.group_B.tolist(),
+            prompts=[len(r.prompt_ids) for r in batch.rollouts] if self.shares_prompts else None,
+            skip=skip,
         )
 
     def score(self, pairs: Sequence[tuple[Sequence[int], int]]) -> list[list[float]]:
@@ -128,99 +138,99 @@ class Learner:
         rollouts = [_as_rollout(token_ids, start) for token_ids, start in pairs]
         width = max(len(r.completion_ids) for r in rollouts)
         mask = torch.tensor([[i < len(r.completion_ids) for i in range(width)] for r in rollouts])
-        was_training = self.policy.training
-        self.policy.eval()
-        try:
-            with torch.no_grad():
-                ids, select, targets, place = collate(rollouts, mask, self.ranks.device)
-                logps_N, _ = self.policy(ids, select, targets, 1.0)
-        finally:
-            self.policy.train(was_training)
+        with _evaluating(self.policy):
+            ids, select, targets, place = collate(rollouts, mask, self.ranks.device)
+            logps_N, _ = self.policy(ids, select, targets, 1.0)
         return [row[: len(r.completion_ids)].tolist() for row, r in zip(scatter(logps_N, place), rollouts, strict=True)]
 
     # -- the update ----------------------------------------------------------------------------------------------------
 
-    def update(self, batch: Batch, objective: Objective, merge: Callable[[Pairs, Pairs], Pairs]) -> UpdateReport:
+    def update(self, batch: Batch, objective: Objective, merge: Merge, *, idle: Collection[int] = ()) -> UpdateReport:
         """num_iterations passes over the batch, `minibatches` optimizer steps each.
+
+        Args:
+            objective: the loss of a micro-batch.
+            merge: adds up the metrics of micro-batches.
+            idle: rows that add nothing to loss or gradient: they count in the denominators and are not passed through.
 
         Raises:
             PostrlError: out of memory even with half the token budget, or non-finite updates several times in a row.
         """
         report = UpdateReport()
         for _ in range(self.config.num_iterations):
-            for index in range(self.config.minibatches):
-                self._minibatch(batch, index, objective, merge, report)
+            for index, rows in enumerate(split(batch.group_B.tolist(), self.config.minibatches)):
+                self._minibatch(batch, index, rows, objective, merge, set(idle), report)
         return report
 
     def _minibatch(
         self,
         batch: Batch,
         index: int,
+        rows: list[int],
         objective: Objective,
-        merge: Callable[[Pairs, Pairs], Pairs],
+        merge: Merge,
+        idle: set[int],
         report: UpdateReport,
     ) -> None:
-        rows = [row for rank in self._plan(batch)[index] for micro in rank for row in micro]
         counted = batch.mask_BT[rows]
         denoms = (float(counted.sum()), float(counted.any(-1).sum()), self.ranks.size)
-        report.tokens += sum(len(r.prompt_ids) + len(r.completion_ids) for r in (batch.rollouts[row] for row in rows))
+        passed = [batch.rollouts[row] for row in rows if row not in idle]
+        report.tokens += sum(len(r.prompt_ids) + len(r.completion_ids) for r in passed)
         if not denoms[0]:  # nothing trainable: every rank counts the same and skips together
             return
-        pairs = self._backward(batch, index, objective, merge, denoms)
+
+        def accumulate() -> Pairs:
+            return self._accumulate(batch, self._plan(batch, idle)[index][self.ranks.rank], objective, merge, denoms)
+
+        pairs = self._with_room(accumulate)
         self._step(pairs, report)
         report.metrics = merge(report.metrics, pairs)
 
-    def _backward(
-        self,
-        batch: Batch,
-        index: int,
-        objective: Objective,
-        merge: Callable[[Pairs, Pairs], Pairs],
-        denoms: tuple[float, float, int],
-    ) -> Pairs:
+    def _with_room(self, accumulate: Callable[[], Pairs]) -> Pairs:
+        """Forward and backward passes; when memory runs out, once more with half the token budget.
+
+        Raises:
+            PostrlError: it ran out again, or other ranks wait in a collective, which a retry here would hang.
+        """
         try:
-            return self._accumulate(batch, index, objective, merge, denoms)
+            return accumulate()
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not _out_of_memory(error):
                 raise
-            failed_at, peak = self.max_tokens, peak_memory_gb(self.ranks.device)
+            tried, peak = [self.max_tokens], peak_memory_gb(self.ranks.device)
         self.optimizer.zero_grad(set_to_none=True)
         _free()
-        advice = (
-            f"lower --max-tokens-per-microbatch (now {failed_at}) or --max-completion-length, "
-            "or turn on --gradient-checkpointing"
+        if self.ranks.size == 1:
+            self.max_tokens = max(1, self.max_tokens // 2)
+            try:
+                return accumulate()
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                tried.append(self.max_tokens)
+        raise PostrlError(
+            f"out of memory in the update with max_tokens_per_microbatch {' and again with '.join(map(str, tried))}, "
+            f"peak {peak:.1f} GB",
+            hint=f"lower --max-tokens-per-microbatch (now {tried[0]}) or --max-completion-length, "
+            "or turn on --gradient-checkpointing",
         )
-        if self.ranks.size > 1:  # other ranks wait in a collective: retrying on one alone would hang them
-            raise PostrlError(f"out of memory in the update, peak {peak:.1f} GB", hint=advice)
-        self.max_tokens = max(1, failed_at // 2)
-        try:
-            return self._accumulate(batch, index, objective, merge, denoms)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
-                raise
-            raise PostrlError(
-                f"out of memory in the update with max_tokens_per_microbatch {failed_at} and again with "
-                f"{self.max_tokens}, peak {peak:.1f} GB",
-                hint=advice,
-            ) from error
 
     def _accumulate(
         self,
         batch: Batch,
-        index: int,
+        micros: list[list[int]],
         objective: Objective,
-        merge: Callable[[Pairs, Pairs], Pairs],
+        merge: Merge,
         denoms: tuple[float, float, int],
     ) -> Pairs:
         pairs: Pairs = {}
-        micros = self._plan(batch)[index][self.ranks.rank]
         for i, rows in enumerate(micros):
             if self.sharded:
-                self.policy.set_requires_gradient_sync(i == len(micros) - 1)
+                self.policy.set_requires_gradient_sync(i == len(micros) - 1)  # type: ignore[operator]
             micro = batch.rows(rows)
             logps, entropies = self._forward(micro, self.policy)
             loss, metrics = objective(logps, entropies, micro, denoms)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             pairs = merge(pairs, metrics)
         return pairs
 
@@ -228,9 +238,9 @@ class Learner:
         trained = [p for p in self.policy.parameters() if p.requires_grad]
         limit = self.config.max_grad_norm or float("inf")
         norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, limit)))
-        loss = float(sum(float(value) for name, (value, _) in pairs.items() if name == "policy/loss"))
-        finite = norm == norm and abs(norm) != float("inf") and self.ranks.max([float(loss != loss)])[0] == 0.0
-        if finite:
+        loss = float(pairs["policy/loss"][0]) if "policy/loss" in pairs else 0.0
+        broken = not (math.isfinite(norm) and math.isfinite(loss))
+        if not self.ranks.max([float(broken)])[0]:  # all ranks step or none
             report.lr = learning_rate(self.config, self.updates, self.total_updates)
             for group in self.optimizer.param_groups:
                 group["lr"] = report.lr
@@ -264,21 +274,62 @@ class Learner:
             yield plain, tensor
 
     def save_model(self, folder: str, tokenizer: Any) -> None:
-        """An ordinary Hugging Face folder, or a peft adapter, that transformers and vLLM load (a collective)."""
-        state = {name: whole(p.detach()).cpu() for name, p in self.policy.model.named_parameters()}
+        """An ordinary Hugging Face folder, or a peft adapter, that transformers and vLLM load (a collective).
+
+        Raises:
+            PostrlError: the disk is full or not writable.
+        """
+        state = self._state()
         if not self.ranks.is_main:
             return
-        if self.policy.has_adapter:
-            from peft import get_peft_model_state_dict
+        try:
+            if self.policy.has_adapter:
+                _save_adapter(self.policy.model, state, folder)
+            else:
+                self.policy.causal_lm.save_pretrained(folder, state_dict=state)
+            tokenizer.save_pretrained(folder)
+        except (OSError, SafetensorError) as error:
+            raise PostrlError(
+                f"the model could not be written to {folder}: {error}",
+                hint="free space, then continue with --resume: the last checkpoint holds the same weights",
+            ) from error
 
-            kept = get_peft_model_state_dict(self.policy.model, state_dict=state)
-            self.policy.model.peft_config["default"].save_pretrained(folder)
-            from safetensors.torch import save_file
+    def _state(self) -> dict[str, Tensor]:
+        """Parameters and the buffers that are saved with them, whole, on the CPU of rank 0; empty on the others."""
+        model = self.policy.model
+        saved = model.state_dict().keys()
+        buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+        state = {}
+        for name, tensor in chain(model.named_parameters(), buffers):
+            gathered = whole(tensor.detach())
+            if self.ranks.is_main:
+                state[name] = gathered.cpu()
+        return state
 
-            save_file(kept, f"{folder}/adapter_model.safetensors", metadata={"format": "pt"})
-        else:
-            self.policy.causal_lm.save_pretrained(folder, state_dict=state)
-        tokenizer.save_pretrained(folder)
+
+@contextmanager
+def _evaluating(policy: Policy) -> Iterator[None]:
+    """Without gradients and dropout. Afterwards a sharded policy is in shards again: a forward pass leaves the embedding
+    and the head gathered, in the compute dtype, until a backward pass, and they would be pushed and saved like that."""
+    was_training = policy.training
+    policy.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        policy.train(was_training)
+        if hasattr(policy, "reshard"):
+            policy.reshard()
+
+
+def _save_adapter(model: Any, state: dict[str, Tensor], folder: str) -> None:
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    # Never the embeddings: "auto" asks the hub whether they were resized.
+    kept = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
+    model.peft_config["default"].save_pretrained(folder)
+    save_file(kept, f"{folder}/adapter_model.safetensors", metadata={"format": "pt"})
 
 
 def _lora_deltas(policy: Policy) -> dict[str, Callable[[], Tensor]]:

@@ -12,6 +12,9 @@ from postrl.errors import PostrlError, UsageError
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
 
+NOT_PLAIN_LORA = ("use_dora", "lora_bias", "modules_to_save", "target_parameters", "trainable_token_indices")
+"""Fields of peft.LoraConfig that train more than the two factors of a linear layer."""
+
 
 def load_tokenizer(config: GRPOConfig, path: str) -> Any:
     """The tokenizer of the model at `path`, with `--chat-template` in place of its own.
@@ -64,12 +67,33 @@ def compute_dtype(config: GRPOConfig) -> str:
 def with_lora(model: Any, config: GRPOConfig, peft_config: Any = None) -> Any:
     """The model under LoRA adapters: those of `peft_config`, else of the --lora settings; itself when neither is set.
 
+    What is trained becomes float32, whatever a script loaded it in: small updates vanish in bfloat16 weights.
+
     Raises:
-        UsageError: an adapter of another kind than LoRA.
+        UsageError: an adapter of another kind than LoRA, or two of them.
     """
-    if peft_config is None and not config.lora_rank:
-        return model
-    import torch
+    if hasattr(model, "peft_config"):
+        if peft_config is not None or config.lora_rank:
+            raise UsageError(
+                "the model has an adapter already, and the settings ask for another", hint="give one of them"
+            )
+        if not hasattr(model, "get_base_model") or list(model.peft_config) != ["default"]:
+            raise UsageError(
+                f"the model's adapters are {', '.join(model.peft_config)}",
+                hint="give a peft.PeftModel with one adapter",
+            )
+        _check_plain(model.peft_config["default"])
+    elif peft_config is not None or config.lora_rank:
+        model = _adapted(model, config, peft_config)
+    if not hasattr(model, "peft_config"):
+        return model.float()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    return model
+
+
+def _adapted(model: Any, config: GRPOConfig, peft_config: Any) -> Any:
     from peft import LoraConfig, get_peft_model
 
     if peft_config is None:
@@ -81,13 +105,20 @@ def with_lora(model: Any, config: GRPOConfig, peft_config: Any = None) -> Any:
             target_modules=targets[0] if targets == ["all-linear"] else targets,
             task_type="CAUSAL_LM",
         )
-    if not isinstance(peft_config, LoraConfig) or peft_config.use_dora:
+    _check_plain(peft_config)
+    return get_peft_model(model, peft_config)
+
+
+def _check_plain(peft_config: Any) -> None:
+    from peft import LoraConfig
+
+    if not isinstance(peft_config, LoraConfig):
         raise UsageError(f"peft_config is a {type(peft_config).__name__}", hint="give a plain peft.LoraConfig")
-    adapted = get_peft_model(model, peft_config)
-    for parameter in adapted.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(torch.float32)
-    return adapted
+    if used := [name for name in NOT_PLAIN_LORA if getattr(peft_config, name, None)]:
+        raise UsageError(
+            f"peft_config sets {', '.join(used)}: what it trains cannot be merged for the sampler",
+            hint="give a plain peft.LoraConfig",
+        )
 
 
 def stop_token_ids(model_config: Any, generation_config: Any, tokenizer: Any) -> list[int]:
@@ -102,16 +133,22 @@ def stop_token_ids(model_config: Any, generation_config: Any, tokenizer: Any) ->
     return sorted(ids)
 
 
-def stop_tokens_of(path: str, tokenizer: Any) -> list[int]:
-    """The same from a model folder or hub id, without its weights."""
+def stop_tokens_of(config: GRPOConfig, path: str, tokenizer: Any) -> list[int]:
+    """The same from a model folder or hub id, without its weights.
+
+    Raises:
+        UsageError: there is no such model.
+    """
     from transformers import AutoConfig, GenerationConfig
 
-    config = AutoConfig.from_pretrained(path)
+    revision = _revision(config, path)
+    with _explained(path, "config"):
+        model_config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=config.trust_remote_code)
     try:
-        generation = GenerationConfig.from_pretrained(path)
+        generation = GenerationConfig.from_pretrained(path, revision=revision)
     except OSError:  # a model need not have one
         generation = None
-    return stop_token_ids(config, generation, tokenizer)
+    return stop_token_ids(model_config, generation, tokenizer)
 
 
 def check_model_path(name: str) -> None:
@@ -149,11 +186,7 @@ class _explained:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if (
-            error is None
-            or isinstance(error, PostrlError)
-            or not isinstance(error, OSError | ValueError | KeyError | ImportError | RuntimeError)
-        ):
+        if isinstance(error, PostrlError) or not isinstance(error, Exception):
             return False
         cause = str(error).strip().splitlines() or [type(error).__name__]
         where = "in that folder" if os.path.isdir(self.path) else "on the hub, or in the cache when offline"

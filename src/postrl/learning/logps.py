@@ -122,6 +122,10 @@ def token_logps(
         entropy_N: float32, in nats, not differentiable.
     """
     if not len(targets_N):
-        anchor = hidden_ND.sum() * 0.0
-        return anchor.float().expand(0), anchor.detach().float().expand(0)
+        # Connected to the head as well: a rank whose head had no gradient would leave the reduction to the others.
+        anchor = sum(
+            (t.sum() for t in (hidden_ND, weight_VD[:1, :1], bias_V) if t is not None), hidden_ND.new_zeros(())
+        )
+        nothing = (anchor * 0.0).float().expand(0)
+        return nothing, nothing.detach()
     return _ChunkedLogProbs.apply(hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap)  # type: ignore[no-any-return]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 
 
 def plan(
-    lengths: Sequence[int], *, minibatches: int, ranks: int, max_tokens: int, groups: Sequence[int]
+    lengths: Sequence[int],
+    *,
+    minibatches: int,
+    ranks: int,
+    max_tokens: int,
+    groups: Sequence[int],
+    prompts: Sequence[int] | None = None,
+    skip: Collection[int] = (),
 ) -> list[list[list[list[int]]]]:
     """Rows of a batch as plan[minibatch][rank][micro-batch] -> row indices.
 
@@ -19,37 +27,71 @@ def plan(
         ranks: data-parallel ranks.
         max_tokens: most padded tokens of one micro-batch; a longer row stands alone.
         groups: group id of each row.
+        prompts: prompt tokens of each row, where the forward pass reads a group's prompt once: the rows of a group
+            then stay together, and the prompt counts once.
+        skip: rows that need no forward pass; they keep their place in the split into mini-batches.
     """
-    return [_deal(rows, lengths, ranks, max_tokens) for rows in _split(groups, minibatches)]
+    cost = _shared_cost(lengths, groups, prompts) if prompts is not None else _padded_cost(lengths)
+    key = _group_by_group(lengths, groups) if prompts is not None else lambda row: (-lengths[row], row)
+    passed = [[row for row in rows if row not in skip] for rows in split(groups, minibatches)]
+    dealt = [_deal(rows, lengths, ranks) for rows in passed]
+    return [_level([_pack(sorted(share, key=key), cost, max_tokens) for share in shares]) for shares in dealt]
 
 
-def _split(groups: Sequence[int], minibatches: int) -> list[list[int]]:
+def split(groups: Sequence[int], minibatches: int) -> list[list[int]]:
+    """The rows of each mini-batch: as equal in number as can be, in the order of their groups."""
     order = sorted(range(len(groups)), key=lambda row: (groups[row], row))
     bounds = [round(i * len(order) / minibatches) for i in range(minibatches + 1)]
-    return [order[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [order[a:b] for a, b in pairwise(bounds)]
 
 
-def _deal(rows: list[int], lengths: Sequence[int], ranks: int, max_tokens: int) -> list[list[list[int]]]:
-    by_length = sorted(rows, key=lambda row: (-lengths[row], row))
+def _deal(rows: list[int], lengths: Sequence[int], ranks: int) -> list[list[int]]:
+    """Longest first, onto the least loaded rank."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
-    for row in by_length:  # longest first, onto the least loaded rank
+    for row in sorted(rows, key=lambda row: (-lengths[row], row)):
         rank = loads.index(min(loads))
         shares[rank].append(row)
         loads[rank] += lengths[row]
-    packed = [_pack(share, lengths, max_tokens) for share in shares]
-    most = max((len(p) for p in packed), default=0)
-    return [p + [[] for _ in range(most - len(p))] for p in packed]
+    return shares
 
 
-def _pack(rows: list[int], lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Rows, longest first, filled up to the budget: rows of like length share a pass, so little is padding."""
+def _level(packed: list[list[list[int]]]) -> list[list[list[int]]]:
+    """The same number of micro-batches on every rank, at least one."""
+    most = max(1, *(len(micros) for micros in packed))
+    return [micros + [[] for _ in range(most - len(micros))] for micros in packed]
+
+
+def _pack(rows: list[int], cost: Cost, max_tokens: int) -> list[list[int]]:
+    """Rows in order, each micro-batch filled up to the budget: neighbours are alike, so little is padding."""
     out: list[list[int]] = []
-    width = 0
     for row in rows:
-        if out and (len(out[-1]) + 1) * width <= max_tokens:
+        if out and cost([*out[-1], row]) <= max_tokens:
             out[-1].append(row)
         else:
             out.append([row])
-            width = lengths[row]
     return out
+
+
+Cost = Callable[[list[int]], int]
+"""Rows of a micro-batch -> padded tokens of its forward pass."""
+
+
+def _padded_cost(lengths: Sequence[int]) -> Cost:
+    return lambda rows: len(rows) * max(lengths[row] for row in rows)
+
+
+def _shared_cost(lengths: Sequence[int], groups: Sequence[int], prompts: Sequence[int]) -> Cost:
+    def cost(rows: list[int]) -> int:
+        shared = {groups[row]: prompts[row] for row in rows}
+        return len(shared) * max(shared.values()) + len(rows) * max(lengths[row] - prompts[row] for row in rows)
+
+    return cost
+
+
+def _group_by_group(lengths: Sequence[int], groups: Sequence[int]) -> Callable[[int], tuple[int, int, int, int]]:
+    """Order of rows in which groups stay together, those with the longest row first."""
+    longest: dict[int, int] = {}
+    for row, group in enumerate(groups):
+        longest[group] = max(longest.get(group, 0), lengths[row])
+    return lambda row: (-longest[groups[row]], groups[row], -lengths[row], row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,17 @@ from torch import Tensor, nn
 from postrl.errors import PostrlError
 from postrl.learning.logps import token_logps
 from postrl.types import Rollout
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Prompts that are read once for all their completions. P prompts, padded on the right to L - 1 tokens."""
+
+    ids_PL: Tensor
+    """int64: the prompts without their last token."""
+    lengths_P: Tensor
+    owner_b: Tensor
+    """Which prompt each row continues."""
 
 
 class Policy(nn.Module):
@@ -42,20 +54,25 @@ class Policy(nn.Module):
         return hasattr(self.model, "disable_adapter")
 
     def forward(
-        self, input_ids: Tensor, select_bL: Tensor, targets_N: Tensor, temperature: float, reference: bool = False
+        self,
+        input_ids: Tensor,
+        select_bL: Tensor,
+        targets_N: Tensor,
+        temperature: float,
+        reference: bool = False,
+        prefix: Prefix | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, float32 [N], at `temperature`.
 
         Args:
-            input_ids: int64 [b, L], right-padded.
+            input_ids: int64 [b, L], right-padded; with a `prefix`, what follows it.
             select_bL: bool, the positions whose next token is a target.
             targets_N: those next tokens, in row order.
             reference: with the adapter switched off.
         """
         causal_lm = self.causal_lm
         with self.model.disable_adapter() if reference else nullcontext():
-            body = causal_lm.base_model
-            hidden = body(input_ids=input_ids, use_cache=False).last_hidden_state
+            hidden = self._after(prefix, input_ids) if prefix else self._body(input_ids=input_ids, use_cache=False)
             head = causal_lm.get_output_embeddings()
             return token_logps(
                 hidden[select_bL],
@@ -65,6 +82,35 @@ class Policy(nn.Module):
                 temperature=temperature / self._scale,
                 softcap=self._softcap,
             )
+
+    def _body(self, **inputs: Any) -> Tensor:
+        hidden: Tensor = self.causal_lm.base_model(**inputs).last_hidden_state
+        return hidden
+
+    def _after(self, prefix: Prefix, input_ids: Tensor) -> Tensor:
+        """Final hidden states of rows that continue shared prompts: the prompts' keys and values are computed once,
+        handed to every row, and take their gradients from all of them."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache(config=self.causal_lm.config)
+        width = prefix.ids_PL.shape[1]
+        if width:
+            self._body(input_ids=prefix.ids_PL, past_key_values=cache, use_cache=True)
+            cache.batch_select_indices(prefix.owner_b)
+        length_b1 = prefix.lengths_P[prefix.owner_b][:, None]
+        mask = torch.ones(len(input_ids), width + input_ids.shape[1], dtype=torch.long, device=input_ids.device)
+        mask[:, :width] = torch.arange(width, device=input_ids.device) < length_b1
+        positions = length_b1 + torch.arange(input_ids.shape[1], device=input_ids.device)
+        return self._body(
+            input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+
+    def can_share_prompts(self) -> bool:
+        """Whether keys and values can be handed on: full attention in every layer, nothing recomputed."""
+        config = self.causal_lm.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+        return kinds == {"full_attention"} and not sliding and not self.causal_lm.is_gradient_checkpointing
 
     def check_head(self) -> None:
         """Compare one short text with the model's own forward pass: an architecture that treats its logits in a way
@@ -83,11 +129,13 @@ class Policy(nn.Module):
         try:
             with torch.no_grad():
                 ours, _ = self(ids, select, ids[0, 1:], 1.0)
-                theirs = self.causal_lm(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+                logits = self.causal_lm(input_ids=ids, use_cache=False).logits[0, :-1]
+                theirs = logits.float().log_softmax(-1)
         finally:
             self.train(was_training)
         difference = (ours - theirs.gather(-1, ids[0, 1:, None]).squeeze(-1)).abs().max().item()
-        if not difference < (1e-3 if theirs.dtype == torch.float32 and ours.dtype == torch.float32 else 5e-2):
+        # A model caps and scales bfloat16 logits in bfloat16, whose steps are 0.125 at a logit of 16.
+        if not difference < (1e-3 if logits.dtype == torch.float32 else 0.25):
             raise PostrlError(
                 f"{type(self.causal_lm).__name__} computes its logits in a way that postrl does not know: "
                 f"log-probs differ by {difference:.2g}",
@@ -135,6 +183,31 @@ def collate(
         select[i, start - 1 : start + n - 1] = wanted[i, :n]
     targets = input_ids.roll(-1, dims=1)[select]
     return input_ids.to(device), select.to(device), targets.to(device), place.to(device)
+
+
+def collate_shared(
+    rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Prefix]:
+    """As `collate`, for rows of which several continue the same prompt: each prompt is read once.
+
+    A row's input is the prompt's last token and the completion without its last, so position t predicts token t.
+    """
+    prompts: dict[tuple[int, ...], int] = {}
+    owner = [prompts.setdefault(tuple(r.prompt_ids), len(prompts)) for r in rollouts]
+    lengths = [len(prompt) - 1 for prompt in prompts]
+    prefix_ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
+    for i, prompt in enumerate(prompts):
+        prefix_ids[i, : lengths[i]] = torch.tensor(prompt[:-1], dtype=torch.long)
+    width = max(len(r.completion_ids) for r in rollouts)
+    input_ids = torch.zeros(len(rollouts), width, dtype=torch.long)
+    following = torch.zeros(len(rollouts), width, dtype=torch.long)
+    for i, rollout in enumerate(rollouts):
+        n = len(rollout.completion_ids)
+        following[i, :n] = torch.tensor(rollout.completion_ids)
+        input_ids[i, :n] = torch.tensor([rollout.prompt_ids[-1], *rollout.completion_ids[:-1]])
+    place = mask_BT[:, :width].cpu()
+    prefix = Prefix(prefix_ids.to(device), torch.tensor(lengths, device=device), torch.tensor(owner, device=device))
+    return input_ids.to(device), place.to(device), following[place].to(device), place.to(device), prefix
 
 
 def scatter(values_N: Tensor, place_bT: Tensor) -> Tensor:
