@@ -219,10 +219,11 @@ def worker_main(run_dir: str) -> int:
     connections = Connections.from_env()
     content = read_stdin()
     job: Job = pickle.loads(content) if content else Job()  # from the parent's pipe, never from the network
-    tokenizer = job.tokenizer or load_tokenizer(config, connections.model_path or config.model)
+    path = connections.model_path or config.model
+    tokenizer = job.tokenizer or load_tokenizer(config, path)
     sampler = VLLMSampler(
         [VLLMServer(url, token=connections.token) for url in connections.server_urls],
-        stop_token_ids=stop_tokens_of(connections.model_path or config.model, tokenizer),
+        stop_token_ids=stop_tokens_of(config, path, tokenizer),
         request_timeout=config.request_timeout,
         patience=config.request_timeout + config.server_start_timeout,
     )

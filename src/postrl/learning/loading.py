@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +147,7 @@ def stop_tokens_of(config: GRPOConfig, path: str, tokenizer: Any) -> list[int]:
     with _explained(path, "config"):
         model_config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=config.trust_remote_code)
     try:
-        generation = GenerationConfig.from_pretrained(path, revision=revision)
+        generation = GenerationConfig.from_pretrained(path, revision=revision or "main")
     except OSError:  # a model need not have one
         generation = None
     return stop_token_ids(model_config, generation, tokenizer)
@@ -176,21 +178,17 @@ def _revision(config: GRPOConfig, path: str) -> str | None:
     return None if os.path.isdir(path) else config.revision
 
 
-class _explained:
+@contextmanager
+def _explained(path: str, what: str) -> Iterator[None]:
     """Turns what transformers raises for a model it cannot find or read into one message with a way out."""
-
-    def __init__(self, path: str, what: str) -> None:
-        self.path, self.what = path, what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if isinstance(error, PostrlError) or not isinstance(error, Exception):
-            return False
+    try:
+        yield
+    except PostrlError:
+        raise
+    except Exception as error:
         cause = str(error).strip().splitlines() or [type(error).__name__]
-        where = "in that folder" if os.path.isdir(self.path) else "on the hub, or in the cache when offline"
+        where = "in that folder" if os.path.isdir(path) else "on the hub, or in the cache when offline"
         raise UsageError(
-            f"cannot load the {self.what} of {self.path!r}: {cause[0]}",
+            f"cannot load the {what} of {path!r}: {cause[0]}",
             hint=f"--model takes a hub id, a local folder or smollm2-135m; nothing usable was found {where}",
         ) from error

@@ -1,0 +1,80 @@
+"""How a batch is cut: properties over random batches, and a few cuts by hand."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postrl.learning.microbatch import plan
+
+batches = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 5)), max_size=40)
+"""(length, group id) of each row."""
+
+
+@given(batches, st.integers(1, 4), st.integers(1, 4), st.integers(1, 1000))
+def test_every_row_comes_exactly_once(rows, minibatches, ranks, max_tokens):
+    cut = plan(
+        [n for n, _ in rows], minibatches=minibatches, ranks=ranks, max_tokens=max_tokens, groups=[g for _, g in rows]
+    )
+    found = [row for minibatch in cut for rank in minibatch for micro in rank for row in micro]
+    assert sorted(found) == list(range(len(rows)))
+
+
+@given(batches, st.integers(1, 4), st.integers(1, 4), st.integers(1, 1000))
+def test_ranks_run_the_same_number_of_passes(rows, minibatches, ranks, max_tokens):
+    cut = plan(
+        [n for n, _ in rows], minibatches=minibatches, ranks=ranks, max_tokens=max_tokens, groups=[g for _, g in rows]
+    )
+    assert len(cut) == minibatches
+    for minibatch in cut:
+        assert len(minibatch) == ranks
+        assert len({len(rank) for rank in minibatch}) == 1
+
+
+@given(batches, st.integers(1, 4), st.integers(1, 1000))
+def test_padded_tokens_stay_within_the_budget_unless_one_row_alone_exceeds_it(rows, ranks, max_tokens):
+    lengths = [n for n, _ in rows]
+    (cut,) = plan(lengths, minibatches=1, ranks=ranks, max_tokens=max_tokens, groups=[g for _, g in rows])
+    for micro in (micro for rank in cut for micro in rank if micro):
+        assert len(micro) == 1 or len(micro) * max(lengths[row] for row in micro) <= max_tokens
+
+
+@given(batches, st.integers(1, 4), st.integers(1, 3), st.integers(1, 1000), st.integers(1, 1000))
+def test_who_trains_on_a_row_does_not_depend_on_the_budget(rows, minibatches, ranks, one, other):
+    """Log-probs that a rank computed before the update stay with it when the budget is halved."""
+    lengths, groups = [n for n, _ in rows], [g for _, g in rows]
+
+    def owners(max_tokens):
+        cut = plan(lengths, minibatches=minibatches, ranks=ranks, max_tokens=max_tokens, groups=groups)
+        return [[sorted(row for micro in rank for row in micro) for rank in minibatch] for minibatch in cut]
+
+    assert owners(one) == owners(other)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_whole_groups_share_a_minibatch_where_they_divide(minibatches, groups_each, size, ranks, random):
+    groups = [g for g in range(minibatches * groups_each) for _ in range(size)]
+    random.shuffle(groups)
+    cut = plan([10] * len(groups), minibatches=minibatches, ranks=ranks, max_tokens=50, groups=groups)
+    seen = [{groups[row] for rank in minibatch for micro in rank for row in micro} for minibatch in cut]
+    assert all(len(ids) == groups_each for ids in seen)
+    assert len(set().union(*seen)) == minibatches * groups_each
+
+
+def test_minibatches_are_of_equal_size_where_groups_do_not_divide():
+    cut = plan([1] * 12, minibatches=2, ranks=1, max_tokens=100, groups=[g for g in range(3) for _ in range(4)])
+    assert [sum(map(len, minibatch[0])) for minibatch in cut] == [6, 6]
+
+
+def test_the_longest_rows_share_a_pass_and_the_ranks_share_the_load():
+    # longest first onto the rank with fewer tokens: rank 0 gets 90 + 10 + 10, rank 1 gets 80 + 20
+    cut = plan([10, 90, 20, 80, 10], minibatches=1, ranks=2, max_tokens=100, groups=[0] * 5)
+    assert cut == [[[[1], [0, 4]], [[3], [2]]]]
+
+
+def test_an_idle_rank_gets_empty_passes():
+    assert plan([50, 40], minibatches=1, ranks=3, max_tokens=40, groups=[0, 0]) == [[[[0]], [[1]], [[]]]]
+
+
+def test_an_empty_batch_has_no_passes():
+    assert plan([], minibatches=2, ranks=2, max_tokens=10, groups=[]) == [[[], []], [[], []]]

@@ -1,0 +1,167 @@
+"""The policy against the plain transformers model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers import tiny_model, tiny_tokenizer
+from postrl.config import GRPOConfig
+from postrl.errors import PostrlError
+from postrl.learning.loading import with_lora
+from postrl.learning.policy import Policy, collate, scatter
+from postrl.types import Rollout
+
+CPU = torch.device("cpu")
+
+
+def rollout(prompt: list[int], completion: list[int]) -> Rollout:
+    return Rollout("test:0", 0, prompt, completion, [0.0] * len(completion), [], "stop")
+
+
+ROLLOUTS = [
+    rollout([5, 6, 7, 8], [9, 10, 11]),
+    rollout([200], [30, 31, 32, 33, 34, 2]),
+    rollout([17, 18], [40]),
+]
+
+
+def full_mask(rollouts: list[Rollout]) -> torch.Tensor:
+    width = max(len(r.completion_ids) for r in rollouts)
+    return torch.tensor([[i < len(r.completion_ids) for i in range(width)] for r in rollouts])
+
+
+def logps_of(
+    policy: Policy, rollouts: list[Rollout], mask: torch.Tensor, temperature: float = 1.0, **options
+) -> torch.Tensor:
+    ids, select, targets, place = collate(rollouts, mask, CPU)
+    with torch.no_grad():
+        logps, _ = policy(ids, select, targets, temperature, **options)
+    return scatter(logps, place)
+
+
+def plain_logps(model, r: Rollout, temperature: float = 1.0) -> list[float]:
+    with torch.no_grad():
+        logits = model(torch.tensor([[*r.prompt_ids, *r.completion_ids]])).logits[0]
+    distribution = torch.log_softmax(logits / temperature, dim=-1)
+    start = len(r.prompt_ids)
+    return [distribution[start + t - 1, token].item() for t, token in enumerate(r.completion_ids)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probs_are_the_plain_models_whatever_stands_beside_a_row(model, temperature):
+    found = logps_of(Policy(model), ROLLOUTS, full_mask(ROLLOUTS), temperature)
+    for row, r in zip(found, ROLLOUTS, strict=True):
+        n = len(r.completion_ids)
+        assert row[:n].tolist() == pytest.approx(plain_logps(model, r, temperature), abs=1e-5)
+        assert row[n:].tolist() == [0.0] * (len(row) - n)
+
+
+def test_only_masked_in_positions_reach_the_head(model):
+    mask = full_mask(ROLLOUTS)
+    mask[1, 2:5] = False
+    _ids, select, targets, place = collate(ROLLOUTS, mask, CPU)
+    assert int(select.sum()) == len(targets) == int(place.sum()) == 3 + 3 + 1
+    assert targets.tolist() == [9, 10, 11, 30, 31, 2, 40]
+    found, whole = logps_of(Policy(model), ROLLOUTS, mask), logps_of(Policy(model), ROLLOUTS, full_mask(ROLLOUTS))
+    assert torch.equal(found != 0, mask)
+    torch.testing.assert_close(found[mask], whole[mask])
+
+
+def test_no_rows_give_a_dummy_pass_with_nothing_selected(model):
+    ids, select, targets, place = collate([], torch.zeros(0, 4, dtype=torch.bool), CPU)
+    assert (ids.shape, int(select.sum()), len(targets), place.shape) == ((1, 1), 0, 0, (0, 4))
+    logps, _ = Policy(model)(ids, select, targets, 1.0)
+    loss = scatter(logps, place).sum()
+    loss.backward()  # every weight takes part, with a gradient of zero
+    assert [name for name, p in model.named_parameters() if p.grad is None or p.grad.abs().sum() > 0] == []
+    model.zero_grad(set_to_none=True)
+
+
+def test_the_reference_of_an_adapter_is_the_model_without_it():
+    base, adapted = tiny_model(), with_lora(tiny_model(), GRPOConfig(lora_rank=4))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(0))
+    policy, mask = Policy(adapted), full_mask(ROLLOUTS)
+    expected = logps_of(Policy(base), ROLLOUTS, mask)
+    torch.testing.assert_close(logps_of(policy, ROLLOUTS, mask, reference=True), expected)
+    assert (logps_of(policy, ROLLOUTS, mask) - expected).abs().max() > 0.1
+
+
+def test_scatter_is_differentiable():
+    values = torch.tensor([1.0, 2.0], requires_grad=True)
+    placed = scatter(values, torch.tensor([[False, True], [True, False]]))
+    assert placed.tolist() == [[0.0, 1.0], [2.0, 0.0]]
+    (placed * torch.tensor([[5.0, 6.0], [7.0, 8.0]])).sum().backward()
+    assert values.grad.tolist() == [6.0, 7.0]
+
+
+# -- architectures that do something to their logits -------------------------------------------------------------------
+
+
+def tiny(config_class, model_class, **options):
+    import transformers
+
+    config = getattr(transformers, config_class)(
+        vocab_size=len(tiny_tokenizer()),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        initializer_range=0.5,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        **options,
+    )
+    torch.manual_seed(0)
+    return getattr(transformers, model_class)(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("config_class", "model_class", "options"),
+    [
+        ("Gemma2Config", "Gemma2ForCausalLM", {"final_logit_softcapping": 3.0}),
+        ("CohereConfig", "CohereForCausalLM", {"logit_scale": 0.25}),
+        ("GraniteConfig", "GraniteForCausalLM", {"logits_scaling": 4.0}),
+    ],
+)
+def test_scaled_and_capped_logits_are_known(config_class, model_class, options):
+    model = tiny(config_class, model_class, **options)
+    policy = Policy(model)
+    policy.check_head()
+    found = logps_of(policy, ROLLOUTS, full_mask(ROLLOUTS), 0.8)
+    for row, r in zip(found, ROLLOUTS, strict=True):
+        assert row[: len(r.completion_ids)].tolist() == pytest.approx(plain_logps(model, r, 0.8), abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_architecture_with_unknown_logits_is_refused(dtype):
+    model = tiny_model().to(dtype)
+    plain_forward = model.forward
+
+    def odd_forward(**inputs):
+        out = plain_forward(**inputs)
+        out.logits = out.logits * 1.5
+        return out
+
+    model.forward = odd_forward
+    with pytest.raises(PostrlError, match="LlamaForCausalLM computes its logits in a way that postrl does not know"):
+        Policy(model).check_head()
+
+
+def test_rounding_of_capped_logits_in_bfloat16_is_not_taken_for_an_unknown_architecture():
+    """Gemma 2 caps its bfloat16 logits in bfloat16; ours are capped in float32."""
+    model = tiny("Gemma2Config", "Gemma2ForCausalLM", final_logit_softcapping=30.0)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(8)  # logits of a size where bfloat16 is coarse
+    Policy(model.to(torch.bfloat16)).check_head()
