@@ -50,7 +50,7 @@ def command(settings: GRPOConfig, model: str = "org/model", **options: Any) -> t
 @pytest.mark.usefixtures("distribution")
 def test_a_cpu_server_runs_the_module_with_everything_the_run_relies_on(model: str) -> None:
     argv, env = command(
-        config(max_prompt_length=100, max_completion_length=28, seed=7), model, weights_dir="/dev/shm/x"
+        config(max_prompt_length=100, max_completion_length=28, seed=7), model, weights_dir="/tmp/run/weights"
     )
     assert argv[1:5] == ["-P", "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
     assert set(argv[5:]) == {
@@ -70,7 +70,7 @@ def test_a_cpu_server_runs_the_module_with_everything_the_run_relies_on(model: s
         "--disable-access-log-for-endpoints=/health,/metrics",
     }
     assert env["POSTRL_SERVER_TOKEN"] == "t0ken"
-    assert env["POSTRL_WEIGHTS_DIR"] == "/dev/shm/x"
+    assert env["POSTRL_WEIGHTS_DIR"] == allowed_folders("/tmp/run/weights")
     assert env["VLLM_SERVER_DEV_MODE"] == env["VLLM_NO_USAGE_STATS"] == env["HF_HUB_OFFLINE"] == "1"
     assert 1 <= int(env["VLLM_CPU_KVCACHE_SPACE"] or 0) <= 8
 

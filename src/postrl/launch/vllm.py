@@ -21,6 +21,7 @@ from postrl.errors import UsageError
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
 from postrl.launch.ports import LOOPBACK
+from postrl.weights.disk import allowed_folders
 from postrl.weights.vllm_auth import TOKEN_VARIABLE
 
 __all__ = [
@@ -210,7 +211,7 @@ def _environment(model: str, devices: list[int], token: str, weights_dir: str | 
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(devices),
     }
     if weights_dir is not None:
-        env[WEIGHTS_FOLDER_VARIABLE] = str(weights_dir)
+        env[WEIGHTS_FOLDER_VARIABLE] = allowed_folders(weights_dir)
     if Path(model).exists():
         env["HF_HUB_OFFLINE"] = "1"
     if not devices and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
