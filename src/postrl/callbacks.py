@@ -41,12 +41,14 @@ class Callbacks:
         self.state.max_steps, self.state.global_step = max_steps, done
         self._call("on_train_begin")
 
-    def on_step_end(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def on_step_end(self, step: int) -> None:
         self.state.global_step = step
-        self.state.epoch = float(metrics.get("epoch") or 0.0)
-        self.state.log_history.append(dict(metrics))
         self.control.should_save = False
         self._call("on_step_end")
+
+    def on_log(self, metrics: Mapping[str, Any]) -> None:
+        self.state.epoch = float(metrics.get("epoch") or 0.0)
+        self.state.log_history.append(dict(metrics))
         self._call("on_log", logs=dict(metrics))
 
     def on_evaluate(self, step: int, metrics: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ of means. `RUN/metrics.jsonl` has one line a step: {"step": 3, "reward/mean": 0.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from postrl.errors import DataError, UsageError
 
 METRICS: dict[str, str] = {
     "step": "Steps finished, from 1.",
-    "data/epoch": "Passes over the prompts so far, as a fraction.",
+    "epoch": "Passes over the prompts so far, as a fraction.",
     # -- what the policy earned and wrote
     "reward/mean": "Mean of the weighted sum of the rewards, over completions that could be scored.",
     "reward/std": "Standard deviation of the same.",
@@ -75,7 +76,7 @@ METRICS: dict[str, str] = {
     "time/samplers_idle": "Seconds the samplers stood still.",
     "throughput/rollout_tokens_per_s": "Completion tokens sampled per second of generation.",
     "throughput/train_tokens_per_s": "Prompt and completion tokens trained on per second of the update.",
-    "memory/peak_gb": "Largest memory of a trainer rank so far, in GiB: of the GPU, on CPUs of the process.",
+    "memory/peak_gb": "Largest memory of a trainer rank so far, in GB: of the GPU, on CPUs of the process.",
     "tokens/prompt": "Prompt tokens of the step.",
     "tokens/completion": "Completion tokens of the step.",
     # -- evaluation
@@ -134,7 +135,8 @@ class MetricsWriter:
         line = json.dumps(row) + "\n"
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, line.encode())
+            if os.write(descriptor, line.encode()) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         finally:
             os.close(descriptor)
         return row

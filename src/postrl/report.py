@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from postrl.algorithms.reduce import finish, is_maximum
@@ -22,29 +22,41 @@ from postrl.types import Batch, Group, Rollout
 
 
 class Reporter:
-    """Turns what the verbs return into files and lines. All ranks call it; rank 0 writes.
+    """Turns what the verbs return into files and lines. All ranks call it; rank 0 writes."""
 
-    Args:
-        at_terminal: draw the step line here; under the launcher it is the launcher that draws, from metrics.jsonl.
-    """
-
-    def __init__(self, session: Session, callbacks: Callbacks, *, at_terminal: bool) -> None:
+    def __init__(self, session: Session, callbacks: Callbacks) -> None:
         self.session, self.callbacks = session, callbacks
         self.last: dict[str, float | None] = {}
         self._started = time.monotonic()
         self._line: StepLine | None = None
-        self._at_terminal = at_terminal and session.ranks.is_main
-        self._stack = ExitStack()
 
-    def __enter__(self) -> Reporter:
-        if self._at_terminal:
-            s = self.session
-            every = s.config.logging_steps
-            self._line = self._stack.enter_context(StepLine(s.total_steps, done=s.first_step - 1, every=every))
-        return self
+    @contextmanager
+    def at_terminal(self) -> Iterator[None]:
+        """Draw the step line here. Under the launcher it is the launcher that draws, from the run folder."""
+        s = self.session
+        if not s.ranks.is_main:
+            yield
+            return
+        with StepLine(s.total_steps, done=s.first_step - 1, every=s.config.logging_steps) as self._line:
+            yield
+        self._line = None
 
-    def __exit__(self, *exc: Any) -> None:
-        self._stack.close()
+    def begin(self) -> None:
+        """Training begins, or goes on."""
+        s = self.session
+        if s.ranks.is_main:
+            s.folder.save_progress(s.first_step - 1, s.total_steps)
+            self.callbacks.on_train_begin(s.total_steps, s.first_step - 1)
+
+    def end(self) -> None:
+        """Training ended, at its last step or where a stop was asked for."""
+        if self.session.ranks.is_main:
+            self.session.folder.take_stop()
+            self.callbacks.on_train_end()
+
+    def step_ended(self, step: int) -> None:
+        if self.session.ranks.is_main:
+            self.callbacks.on_step_end(step)
 
     def step(
         self,
@@ -69,9 +81,10 @@ class Reporter:
         advantages = [] if batch.advantages_B is None else batch.advantages_B.tolist()
         for rollout, advantage in zip(batch.rollouts, advantages, strict=True):
             rollout.advantage = advantage
-        write_rollouts(s.folder.rollouts, step, "train", groups)
-        if stats.skipped:
-            self._keep_batch(step, groups)
+        with s.folder.writing("rollouts"):
+            write_rollouts(s.folder.rollouts, step, "train", groups)
+            if stats.skipped:
+                self._keep_batch(step, groups)
         metrics = {
             **rollout_summary(batch.rollouts),
             **finish({**batch.metrics, **pairs}),
@@ -86,11 +99,13 @@ class Reporter:
         metrics["time/step"] = time.monotonic() - self._started
         self._started = time.monotonic()
         _add_throughput(metrics, batch.rollouts, stats)
-        self.last = s.metrics.write(step, metrics)
+        with s.folder.writing("metrics"):
+            self.last = s.metrics.write(step, metrics)
+            s.folder.save_progress(step, s.total_steps)
         s.trackers.log(step, self.last)
         if self._line is not None:
             self._line.update(step, s.total_steps, self.last)
-        self.callbacks.on_step_end(step, self.last)
+        self.callbacks.on_log(self.last)
         self._check_finite(stats, step)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -102,16 +117,23 @@ class Reporter:
 
     def evaluate(self, step: int, groups: Sequence[Group], metrics: Mapping[str, Any]) -> dict[str, float]:
         """Store the evaluation's completions; returns its metrics as numbers."""
-        write_rollouts(self.session.folder.rollouts, step, "eval", groups)
+        with self.session.folder.writing("rollouts"):
+            write_rollouts(self.session.folder.rollouts, step, "eval", groups)
         values = finish(metrics)
         self.callbacks.on_evaluate(step, values)
         return values
 
     def should_stop(self) -> bool:
         """Whether somebody asked for a stop (Ctrl-C, RUN/stop, a callback); all ranks agree."""
-        s = self.session
-        mine = s.ranks.is_main and (s.folder.stop_requested() or self.callbacks.control.should_training_stop)
-        return bool(s.ranks.max([float(mine)])[0])
+        return self._agreed(self.session.folder.stop_requested() or self.callbacks.control.should_training_stop)
+
+    def should_save(self) -> bool:
+        """Whether a callback asked for a checkpoint; all ranks agree."""
+        return self._agreed(self.callbacks.control.should_save)
+
+    def _agreed(self, mine: bool) -> bool:
+        ranks = self.session.ranks
+        return bool(ranks.max([float(mine and ranks.is_main)])[0])
 
     def _keep_batch(self, step: int, groups: Sequence[Group]) -> None:
         folder = self.session.folder.path / "nonfinite"

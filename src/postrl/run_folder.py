@@ -5,11 +5,14 @@ RUN/config.yaml  RUN/metrics.jsonl  RUN/rollouts/  RUN/checkpoints/  RUN/logs/  
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import sys
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +37,16 @@ LEFT_BY_A_FAILED_START = {"config.yaml", "accelerate.yaml", "logs", "weights", "
 
 
 def with_run_folder(config: GRPOConfig) -> GRPOConfig:
-    """The config with run name and output folder filled in."""
+    """The config with run name and output folder filled in.
+
+    Raises:
+        UsageError: `resume` without the folder to continue in.
+    """
+    if config.resume and not config.output_dir:
+        raise UsageError(
+            "resume is on, and output_dir does not say which run to continue",
+            hint="give its folder with --output-dir, or its settings with --config RUN/config.yaml",
+        )
     data = "-".join(Path(d.split("=")[0]).stem for d in config.dataset) or Path(config.dataset_path or "data").stem
     name = config.run_name or f"{Path(config.model).name}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
     return replace(config, run_name=name, output_dir=config.output_dir or str(Path("runs") / name))
@@ -52,33 +64,52 @@ class RunFolder:
         self.weights = self.path / "weights"
         self.metrics = self.path / "metrics.jsonl"
         self.config = self.path / "config.yaml"
+        self._progress = self.logs / "progress.json"
 
-    def prepare(self, config: GRPOConfig) -> None:
-        """Make the folder for `config`, or check that the run in it can be continued.
-
-        Raises:
-            UsageError: the folder holds a run and `resume` is off; or settings changed that must not.
-            PostrlError: the folder cannot be written.
-        """
-        found = (
-            sorted(p.name for p in self.path.iterdir() if p.name not in LEFT_BY_A_FAILED_START)
-            if self.path.is_dir()
-            else []
-        )
-        if found and not config.resume:
+    def check(self, config: GRPOConfig) -> None:
+        """Raises UsageError when the folder holds a run and `resume` is off, or settings changed that must not."""
+        found = sorted(p.name for p in self.path.iterdir()) if self.path.is_dir() else []
+        left = [name for name in found if name not in LEFT_BY_A_FAILED_START]
+        if left and not config.resume:
             raise UsageError(
-                f"the folder {self.path} is not empty: it holds {', '.join(found[:5])}",
+                f"the folder {self.path} is not empty: it holds {', '.join(left[:5])}",
                 hint="continue that run with --resume, or choose another --output-dir",
             )
         if config.resume and self.config.exists():
             _check_unchanged(GRPOConfig.from_yaml(self.config), config, self.config)
-        try:
+
+    def prepare(self, config: GRPOConfig) -> None:
+        """Check the folder, make it, and write the settings into it.
+
+        Raises:
+            UsageError: see `check`.
+            PostrlError: the folder cannot be written.
+        """
+        self.check(config)
+        with self.writing("the settings"):
             self.logs.mkdir(parents=True, exist_ok=True)
-            (self.path / "stop").unlink(missing_ok=True)
-            config.save(self.config)
-        except OSError as error:
+            self.take_stop()
+            self._progress.unlink(missing_ok=True)
+            replace(config, resume=False).save(self.config)
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """A full disk or a folder without permission as one message. Checkpoints have their own (learning/checkpoint).
+
+        Raises:
+            PostrlError: `what` cannot be written.
+        """
+        try:
+            yield
+        except PostrlError:
+            raise
+        except Exception as error:  # safetensors and pyarrow have exceptions of their own for a full disk
+            if not isinstance(error, OSError) and os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            cause = getattr(error, "strerror", None) or error
             raise PostrlError(
-                f"cannot write to the run folder {self.path}: {error.strerror}", hint="choose another --output-dir"
+                f"cannot write {what} to the run folder {self.path}: {cause}",
+                hint="make room or get permission there and continue with --resume, or choose another --output-dir",
             ) from error
 
     def rewind(self, step: int) -> None:
@@ -99,6 +130,26 @@ class RunFolder:
     def stop_requested(self) -> bool:
         return (self.path / "stop").exists()
 
+    def take_stop(self) -> None:
+        """The request was heard, or is an old one."""
+        (self.path / "stop").unlink(missing_ok=True)
+
+    # -- how far it is -------------------------------------------------------------------------------------------------
+
+    def save_progress(self, step: int, total_steps: int) -> None:
+        """Step `step` of `total_steps` is finished; 0 when training begins."""
+        temporary = self._progress.with_suffix(".writing")
+        temporary.write_text(json.dumps([step, total_steps]))
+        os.replace(temporary, self._progress)
+
+    def progress(self) -> tuple[int, int] | None:
+        """(steps finished, steps of the run); None until training has begun."""
+        try:
+            step, total = json.loads(self._progress.read_text())
+        except (OSError, ValueError):
+            return None
+        return int(step), int(total)
+
     # -- errors and notes of children ----------------------------------------------------------------------------------
 
     def save_error(self, child: str, error: dict[str, Any]) -> None:
@@ -110,11 +161,14 @@ class RunFolder:
 
     @contextmanager
     def reporting_errors(self, child: str) -> Iterator[None]:
-        """In a child process: what it fails with is left for the launcher, and raised."""
+        """In a child process: what it fails with is left for the launcher, and raised. Its log gets the traceback."""
         try:
             yield
         except BaseException as error:
-            self.save_error(child, error_to_wire(error))
+            trace = traceback.format_exc()
+            with suppress(OSError):  # the disk may be what is wrong
+                sys.stderr.write(trace)
+                self.save_error(child, {**error_to_wire(error), "traceback": trace})
             raise
 
     def take_error(self, child: str) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ class Session:
     total_steps: int
     has_evaluation: bool
     first_step: int = 1
-    """The step to begin with; later than 1 in a resumed run."""
+    """The step to do next; later than 1 in a resumed run."""
     version: int = 0
     """Weight version: update phases completed."""
 
@@ -66,9 +66,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def open_session(
-    config: GRPOConfig, connections: Connections, given: Given, *, resume_from: str | Path | None = None
-) -> Iterator[Session]:
+def open_session(config: GRPOConfig, connections: Connections, given: Given) -> Iterator[Session]:
     """Everything a rank needs to run the loop; closed again at the end, however it comes.
 
     Raises:
@@ -101,7 +99,7 @@ def open_session(
             ranks=ranks,
             dtype=compute_dtype(config),
             total_updates=steps * config.num_iterations * config.minibatches,
-            reference=_reference(config, path, model, algorithm),
+            reference=_reference(model, algorithm),
         )
         sync = _sync(config, connections, folder, learner, tokenizer, sampler)
         stack.callback(sync.close)
@@ -112,11 +110,9 @@ def open_session(
             settings=config.to_dict(),
         )
         stack.callback(trackers.close)
-        session = Session(
+        yield Session(
             config, folder, ranks, learner, algorithm, tokenizer, source, sync, MetricsWriter(folder.metrics), trackers, steps, has_evaluation
         )  # fmt: skip
-        _resume(session, resume_from)
-        yield session
 
 
 def resolve_algorithm(config: GRPOConfig) -> Algorithm:
@@ -178,13 +174,13 @@ def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int
     return int(steps), bool(has_evaluation)
 
 
-def _reference(config: GRPOConfig, path: str, model: Any, algorithm: Algorithm) -> Any:
+def _reference(model: Any, algorithm: Algorithm) -> Any:
     """A second copy of the initial model, unless the KL is off or the adapter can be switched off instead."""
     if "ref" not in algorithm.needs or hasattr(model, "disable_adapter"):
         return None
     import copy
 
-    return load_model(config, path) if config.resume and path else copy.deepcopy(model)
+    return copy.deepcopy(model)  # before a checkpoint is loaded into it
 
 
 def _sync(
@@ -218,21 +214,25 @@ def _sampling_copy(learner: Learner, dtype: str) -> Any:
     return model.to(learner.ranks.device).requires_grad_(False).eval()
 
 
-def _resume(session: Session, resume_from: str | Path | None) -> None:
-    """Load a checkpoint and rewind the run's files to it; nothing when there is nothing to continue."""
-    config, folder = session.config, session.folder
-    if resume_from is None:
-        if not config.resume:
-            return
-        found = checkpoints(folder.checkpoints)
-        if not found:
-            folder.note(f"no checkpoint in {folder.checkpoints} yet: starting from step 1")
-            if session.ranks.is_main:
-                session.metrics.cut_after(-1)
-                folder.rewind(-1)
-            return
-        resume_from = found[-1]
-    path = Path(resume_from)
+def resume(session: Session, checkpoint: str | Path | None = None) -> None:
+    """Load a checkpoint (default: the newest) and rewind the run's files to it.
+
+    Without any, the run starts from its first step, and what it left in its folder is rewound to nothing.
+
+    Raises:
+        UsageError: `checkpoint` is none.
+        PostrlError: it is damaged or of another model.
+    """
+    folder = session.folder
+    found = checkpoints(folder.checkpoints)
+    path = Path(checkpoint) if checkpoint else found[-1] if found else None
+    if path is None:
+        if session.ranks.is_main:
+            if folder.metrics.exists():
+                folder.note(f"there is no checkpoint in {folder.checkpoints}: starting from step 1")
+            session.metrics.cut_after(-1)
+            folder.rewind(-1)
+        return
     if not (path / "state.json").exists():
         raise UsageError(f"{path} is not a checkpoint", hint="give a folder such as RUN/checkpoints/step_000010")
     state = load_checkpoint(path, session.learner)
@@ -242,4 +242,11 @@ def _resume(session: Session, resume_from: str | Path | None) -> None:
         session.source.load_state(state["source"])
         session.metrics.cut_after(int(state["step"]))
         folder.rewind(int(state["step"]))
-        folder.note(f"continuing from {path.name}: step {session.first_step} of {session.total_steps}")
+        folder.note(_continuing(session, path))
+
+
+def _continuing(session: Session, path: Path) -> str:
+    step, total = session.first_step, session.total_steps
+    if step > total:
+        return f"{path.name} is the end of the run: nothing is left of its {total} steps (--max-steps asks for more)"
+    return f"continuing from {path.name}: step {step} of {total}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run's folder.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The run's folder.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,15 +15,18 @@ def add_to(app: typer.Typer) -> None:
     app.command(hidden=True)(worker)
 
 
-def learner(run_dir: RunFolder, debug: bool = False) -> None:
+def learner(run_dir: RunDir, debug: bool = False) -> None:
     """A trainer rank of the run in RUN_DIR; started by `accelerate launch`."""
     from postrl.trainer import learner_main
 
     raise typer.Exit(learner_main(str(run_dir)) or 0)
 
 
-def worker(run_dir: RunFolder, debug: bool = False) -> None:
+def worker(run_dir: RunDir, debug: bool = False) -> None:
     """The rollout worker of the run in RUN_DIR."""
+    from postrl.run_folder import RunFolder
     from postrl.worker import worker_main
 
-    raise typer.Exit(worker_main(str(run_dir)) or 0)
+    with RunFolder(run_dir).reporting_errors("worker"):
+        code = worker_main(str(run_dir))
+    raise typer.Exit(code)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from postrl.config import GRPOConfig
+from postrl.data_sources import hub_answers
 from postrl.errors import PostrlError, UsageError
 from postrl.learning.loading import check_model_path
 from postrl.learning.packaged import PACKAGED, cache_folder
@@ -17,10 +20,13 @@ def local_model(config: GRPOConfig) -> str:
     """The folder or hub id that --model means; a packaged model is converted on first use.
 
     Raises:
-        UsageError: no such folder, or the package of a packaged model is missing.
+        UsageError: no such folder, no such model where the hub cannot be reached, or the package of a packaged model
+            is missing.
     """
     if config.model not in PACKAGED:
         check_model_path(config.model)
+        if not Path(config.model).is_dir():
+            _check_hub(config)
         return config.model
     command = [sys.executable, "-m", "postrl.learning.packaged", config.model]
     try:
@@ -41,3 +47,24 @@ def local_model(config: GRPOConfig) -> str:
             hint=f"delete {cache_folder()} and try again",
         )
     return done.stdout.strip().splitlines()[-1]
+
+
+def _check_hub(config: GRPOConfig) -> None:
+    """Without network, have every process use the cache at once (each would try the hub for a minute), or refuse."""
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    if not constants.HF_HUB_OFFLINE and hub_answers():
+        return
+    try:
+        cached = try_to_load_from_cache(config.model, "config.json", revision=config.revision)
+    except HFValidationError as error:
+        raise UsageError(
+            f"the model {config.model!r} is neither a folder nor a hub id", hint="check the name given with --model"
+        ) from error
+    if not isinstance(cached, str):
+        raise UsageError(
+            f"the model {config.model} is no folder here and not cached, and the hub cannot be reached (offline)",
+            hint="give a local folder with --model, or run once with network access; smollm2-135m comes as a package",
+        )
+    os.environ["HF_HUB_OFFLINE"] = "1"

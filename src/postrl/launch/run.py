@@ -1,12 +1,16 @@
 """`postrl grpo`: check, place, start servers, worker and trainer, watch them, show what they do, stop them.
 
-The launcher imports no torch. What it shows it reads from the run folder: metrics.jsonl and logs/notes.log.
+The launcher imports no torch. What it shows it reads from the run folder: metrics.jsonl, logs/notes.log and
+logs/progress.json.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import re
+import shlex
 import signal
 import sys
 import time
@@ -16,16 +20,18 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.console import StepLine, note, table
+from postrl.data_sources import find_preset, is_file_name
+from postrl.errors import DataError, UsageError
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.model import local_model
 from postrl.launch.placement import Placement
+from postrl.launch.plan import show_plan
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.siblings import Siblings, check_children, placement_of, siblings, with_engine
-from postrl.launch.vllm import server_command
 from postrl.learning.loading import check_model_path
 from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers, read_metrics
-from postrl.rewards.registry import resolve
+from postrl.rewards.registry import BUILTINS, resolve
 from postrl.run_folder import RunFolder, with_run_folder
 
 POLL = 0.2
@@ -37,37 +43,48 @@ def say(text: str) -> None:
 
 
 def run(config: GRPOConfig, dry_run: bool = False) -> int:
-    """Run a training job to its end; returns the exit code: 0, or 130 when it was interrupted and saved.
+    """Run a training job to its end; returns the exit code: 0, or 130 when it was stopped early and saved.
 
     Raises:
         PostrlError: it cannot start or go on; everything it started has ended.
+        KeyboardInterrupt: it was told to stop at once; everything it started has ended.
     """
     config = with_run_folder(with_engine(config))
     check(config)
     placement = placement_of(config)
+    folder = RunFolder(config.output_dir or "")
     if dry_run:
+        folder.check(config)
         show_plan(config, placement)
         return 0
-    folder = RunFolder(config.output_dir or "")
     folder.prepare(config)
     watch = Watch(config, folder)
-    with interruptible(folder, watch), Supervisor() as children:
-        if config.model in PACKAGED:
-            note(f"preparing {config.model} (converted once, about half a minute)")
-        model_path = local_model(config)
-        if config.engine == "vllm" and not config.replay:
-            note(f"starting vLLM: {len(placement.server_devices)} server(s); logs in {folder.logs}")
-        with siblings(config, folder, placement, model_path=model_path) as around:
-            command, env = trainer_command(folder.path, placement, ["postrl", "learner", str(folder.path)])
-            trainer = children.start(
-                "trainer",
-                command,
-                env={**env, **around.connections.to_env()},
-                log_path=folder.logs / "trainer.log",
-                may_finish=True,
-            )
-            watch.until_done(trainer, children, around)
+    try:
+        with interruptible(folder, watch), Supervisor() as children:
+            _run(config, folder, placement, watch, children)
+    except KeyboardInterrupt:
+        note(f"stopped at once; {resume_advice(folder)}")
+        raise
     return watch.finish()
+
+
+def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Watch, children: Supervisor) -> None:
+    if config.model in PACKAGED:
+        note(f"preparing {config.model} (converted once, about half a minute)")
+    model_path = local_model(config)
+    if placement.server_devices and config.engine == "vllm" and not config.replay:
+        note(f"starting vLLM: {len(placement.server_devices)} server(s); logs in {folder.logs}")
+    with siblings(config, folder, placement, model_path=model_path) as around:
+        note(f"starting the trainer; its log is {folder.logs / 'trainer.log'}")
+        command, env = trainer_command(folder.path, placement, ["postrl", "learner", str(folder.path)])
+        trainer = children.start(
+            "trainer",
+            command,
+            env={**env, **around.connections.to_env()},
+            log_path=folder.logs / "trainer.log",
+            may_finish=True,
+        )
+        watch.until_done(trainer, children, around)
 
 
 def check(config: GRPOConfig) -> None:
@@ -75,9 +92,25 @@ def check(config: GRPOConfig) -> None:
     if not config.replay:
         for spec in config.reward:
             resolve(spec)
+        check_data(config)
     if config.model not in PACKAGED:
         check_model_path(config.model)
     check_trackers(config.report_to)
+
+
+def check_data(config: GRPOConfig) -> None:
+    """Files that are not there, and data that nothing would score; the rest shows when the data is loaded."""
+    names = [name.split("=")[0] for name in config.dataset]
+    files = [config.dataset_path] if config.dataset_path else [name for name in names if not find_preset(name)]
+    for name in files:
+        if is_file_name(name) and not Path(name).expanduser().exists():
+            raise DataError(f"there is no data file {name}", hint="check the path; it starts from the current folder")
+    unscored = [name for name in names or files if find_preset(name) is None]
+    if unscored and not config.reward:
+        raise UsageError(
+            f"no reward is given, and {unscored[0]} has none of its own",
+            hint="--reward math, --reward arithmetic or --reward file.py:function",
+        )
 
 
 @contextlib.contextmanager
@@ -85,11 +118,11 @@ def interruptible(folder: RunFolder, watch: Watch) -> Iterator[None]:
     """Ctrl-C (or SIGTERM) once: the trainer finishes its step, saves and stops. Twice, or before it trains: stop now."""
 
     def on_signal(number: int, frame: Any) -> None:
-        if watch.interrupted or not watch.training:
+        if watch.interrupted or folder.progress() is None:
             raise KeyboardInterrupt
         watch.interrupted = True
         folder.request_stop()
-        note("finishing the step, then saving; Ctrl-C again stops now")
+        note("finishing the step, then saving; Ctrl-C again stops at once")
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -105,7 +138,6 @@ class Watch:
     def __init__(self, config: GRPOConfig, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
         self.interrupted = False
-        self.training = False
         self.notes = Tail(folder.logs / "notes.log")
         self.metrics = Tail(folder.metrics)
 
@@ -117,6 +149,7 @@ class Watch:
                 around.check()
                 time.sleep(POLL)
             self.show(line)
+        around.check()  # first: a trainer that lost its rollout worker says less than the worker
         check_children(children, self.folder)
 
     def show(self, line: StepLine) -> None:
@@ -125,18 +158,20 @@ class Watch:
         for text in self.metrics.new_lines():
             with contextlib.suppress(ValueError):
                 row = json.loads(text)
-                self.training = True
                 if row["step"] > 0:
-                    total = int(row.get("run/total_steps") or self.config.max_steps)
+                    _, total = self.folder.progress() or (0, self.config.max_steps)
                     line.update(int(row["step"]), total, row)
 
     def finish(self) -> int:
         """The table of before and after, and what to do next."""
         rows = read_metrics(self.folder.metrics)
-        name = f"{self.config.model} after {rows[-1]['step']} steps" if rows else self.config.model
-        table(name, ["", "before", "after"], summary_rows(rows))
-        print_next(self.config, self.folder)
-        return 130 if self.interrupted else 0
+        step, total = self.folder.progress() or (0, 0)
+        table(f"{self.config.model} after {step} steps", ["", "before", "after"], summary_rows(rows))
+        say(f"run folder: {self.folder.path}")
+        say("next:")
+        for command, purpose in next_commands(self.config, self.folder, step, total):
+            say(f"  {command}    # {purpose}")
+        return 0 if step == total else 130
 
 
 def summary_rows(rows: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
@@ -144,63 +179,48 @@ def summary_rows(rows: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
     steps = [row for row in rows if row["step"] > 0 and row.get("reward/mean") is not None]
     out: list[tuple[str, Any, Any]] = []
     for key in sorted({key for row in rows for key in row if key.startswith("eval/") and key.endswith("/reward")}):
-        values = [row[key] for row in rows if row.get(key) is not None]
-        out.append((f"accuracy on {key.split('/')[1]}, unseen problems", values[0], values[-1]))
+        before = next((row.get(key) for row in rows if row["step"] == 0), None)
+        after = [row[key] for row in rows if row["step"] > 0 and row.get(key) is not None]
+        out.append((f"{_kind(rows)} on {key.split('/')[1]} (evaluation)", before, after[-1] if after else None))
     if steps:
         last = [row["reward/mean"] for row in steps[-3:]]
-        out.append(("mean reward in training (first step, last three)", steps[0]["reward/mean"], sum(last) / len(last)))
+        out.append(("reward in training (first step, last three)", steps[0]["reward/mean"], sum(last) / len(last)))
     return out
 
 
-def print_next(config: GRPOConfig, folder: RunFolder) -> None:
-    say(f"run folder: {folder.path}")
-    say("next:")
-    say(f"  postrl grpo --config {folder.config} --resume --max-steps {max(2 * config.max_steps, 40)}    # train on")
-    say(f"  postrl grpo --model {folder.model} --dataset gsm8k    # start from the trained model")
+def _kind(rows: list[dict[str, Any]]) -> str:
+    """What a mean reward means: the share of right answers where a built-in grader alone gives it."""
+    names = {match[1] for row in rows for key in row if (match := re.fullmatch(r"reward/(.+)/mean", key))}
+    return "accuracy" if len(names) == 1 and names <= BUILTINS.keys() else "reward"
 
 
-def show_plan(config: GRPOConfig, placement: Placement) -> None:
-    """--dry-run: processes, devices and batch arithmetic, on stdout."""
-    say(f"run folder      {config.output_dir}")
-    say(f"model           {config.model}")
-    say(f"engine          {config.engine}")
-    if config.vllm_server_url:
-        say(f"vLLM servers    {', '.join(config.vllm_server_url)} (already running)")
-    for index, devices in enumerate(placement.server_devices):
-        argv, _ = server_command(config, model=config.model, port=0, devices=devices, token="")
-        where = f"GPUs {devices}" if devices else "CPU"
-        say(f"vLLM server {index}   on {where}: {' '.join(argv)}")
-    where = f"GPUs {placement.trainer_devices}" if placement.trainer_devices else "CPU"
-    say(f"trainer         {placement.num_processes} rank(s) on {where}")
-    say(
-        f"a step          {config.prompts_per_step} prompts x {config.num_generations} completions = {config.rollouts_per_step} rollouts, "
-        f"{config.num_iterations} x {config.minibatches} optimizer step(s) of {config.rollouts_per_step // config.minibatches} rollouts"
-    )
-    longest = config.max_prompt_length + config.max_completion_length
-    say(f"forward passes  at most {config.max_tokens_per_microbatch} tokens; a rollout has at most {longest}")
-    if size := parameter_count(config.model):
-        trained = 16 if not config.lora_rank else 2
-        say(
-            f"memory          about {size * trained / 1e9 / placement.num_processes:.1f} GB of weights, gradients and optimizer per rank, activations besides"
+def next_commands(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> Iterator[tuple[str, str]]:
+    """(command, what it is for): what a user most likely does after this run."""
+    again = f"postrl grpo --config {shlex.quote(str(folder.config))}"
+    if step < total:
+        yield f"{again} --resume", f"go on from step {step} of {total}"
+        return
+    if not config.replay:
+        yield f"{again} --resume --max-steps {2 * total}", "train on"
+    if not config.lora_rank:  # an adapter is no model to start from
+        new = _unused(folder.path)
+        yield (
+            f"{again} --model {shlex.quote(str(folder.model))} --output-dir {shlex.quote(str(new))}",
+            "a new run from the trained model, such as on another --dataset",
         )
 
 
-def parameter_count(model: str) -> int | None:
-    """Parameters of a local model, from the headers of its safetensors files."""
-    import struct
+def _unused(path: Path) -> Path:
+    """RUN-2, or the next number that is free."""
+    return next(new for n in itertools.count(2) if not (new := path.with_name(f"{path.name}-{n}")).exists())
 
-    total = 0
-    for path in sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []:
-        with open(path, "rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                size = 1
-                for n in entry["shape"]:
-                    size *= n
-                total += size
-    return total or None
+
+def resume_advice(folder: RunFolder) -> str:
+    """What is left of a run that was stopped at once."""
+    saved = sorted(path.name for path in folder.checkpoints.glob("step_*"))
+    if not saved:
+        return "there is no checkpoint yet"
+    return f"continue from {saved[-1]} with: postrl grpo --config {shlex.quote(str(folder.config))} --resume"
 
 
 class Tail:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from postrl.connections import Connections
+from postrl.console import note
 from postrl.launch.model import local_model
 from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.run_folder import RunFolder
@@ -27,15 +28,18 @@ def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections
     """
     config = with_engine(config)
     folder = RunFolder(config.output_dir or "")
-    if int(os.environ.get("RANK", "0")) == 0:
-        folder.prepare(config)
-        with _ctrl_c(folder):
-            path = _model_path(config, given, folder)
-            job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
-            with siblings(config, folder, placement_of(config), model_path=path, job=job) as around:
-                yield _share(around.connections)
-    else:
+    if int(os.environ.get("RANK", "0")) != 0:
         yield _share(None)
+        return
+    folder.prepare(config)
+    path = _model_path(config, given, folder)
+    job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
+    with siblings(config, folder, placement_of(config), model_path=path, job=job) as around:
+        try:
+            yield _share(around.connections)
+        except Exception:
+            around.check()  # a sibling that died says more than who lost it
+            raise
 
 
 def _model_path(config: GRPOConfig, given: Given, folder: RunFolder) -> str:
@@ -66,21 +70,25 @@ def _share(connections: Connections | None) -> Connections:
 
 
 @contextlib.contextmanager
-def _ctrl_c(folder: RunFolder) -> Iterator[None]:
-    """Ctrl-C once: finish the step, save, stop. Twice: stop now."""
+def finishing_on_ctrl_c(folder: RunFolder) -> Iterator[None]:
+    """Ctrl-C once: finish the step, save, then raise KeyboardInterrupt. Twice: raise it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    from postrl.console import note
+    interrupted = False
 
     def on_interrupt(number: int, frame: Any) -> None:
-        if folder.stop_requested():
+        nonlocal interrupted
+        if interrupted:
             raise KeyboardInterrupt
+        interrupted = True
         folder.request_stop()
-        note("finishing the step, then saving; Ctrl-C again stops now")
+        note("finishing the step, then saving; Ctrl-C again stops at once")
 
     before = signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.connections import TOKEN, Connections
@@ -22,7 +23,7 @@ from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.vllm import server_dtype, vllm_distribution, vllm_pool
 from postrl.run_folder import RunFolder
 from postrl.servers import VLLMServer
-from postrl.weights.disk import restore
+from postrl.weights.disk import remove_weights, restore
 
 POLL = 0.1
 """Seconds between two looks at the children."""
@@ -104,6 +105,7 @@ def siblings(
         )
         if connections.owned:
             pool = vllm_pool(config, placement, model=model_path, log_dir=folder.logs, weights_dir=folder.weights)
+            stack.callback(remove_weights, folder.weights)  # a learner that was killed could not
             stack.callback(pool.stop)
             connections = replace(connections, token=pool.token)
             starting = ThreadPoolExecutor(1).submit(pool.start)
@@ -158,11 +160,30 @@ def check_children(children: Supervisor, folder: RunFolder) -> None:
         for child in children.children:
             code = child.poll()
             if code is not None and (left := folder.take_error(child.name)):
-                raise _with_log(error_from_wire(left), child.log_path) from error
+                raise _of_child(child, left) from error
+        if disk_is_full(folder.path):
+            raise PostrlError(
+                f"the disk that holds the run folder {folder.path} is full",
+                hint="make room, or choose another --output-dir, and continue with --resume",
+            ) from error
         raise
 
 
-def _with_log(error: PostrlError, log_path: Path) -> PostrlError:
-    if not error.hint:
-        error.hint = f"see {log_path}"
+def _of_child(child: ChildProcess, left: dict[str, Any]) -> PostrlError:
+    """The error that a child left behind; --debug shows the child's traceback with it."""
+    error = error_from_wire(left)
+    if type(error).__name__ != left["kind"]:
+        error.message = f"this is a bug in postrl: the {child.name} failed with {error.message}"
+        error.hint = f"the traceback is in {child.log_path}; please report it with the output of `postrl env`"
+    elif not error.hint:
+        error.hint = f"see {child.log_path}"
+    error.add_note(f"In the {child.name}:\n{left.get('traceback', '')}")
     return error
+
+
+def disk_is_full(path: Path) -> bool:
+    """Whether not even a small file has room there: a child's own last words may be missing then."""
+    try:
+        return shutil.disk_usage(path).free < 64 << 10
+    except OSError:
+        return False

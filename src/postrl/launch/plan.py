@@ -1,0 +1,103 @@
+"""--dry-run: processes, devices, batch arithmetic and memory of a run, on stdout."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from postrl.config import GRPOConfig
+from postrl.data_sources import find_preset
+from postrl.launch.placement import Placement
+from postrl.launch.vllm import server_command
+
+
+def show_plan(config: GRPOConfig, placement: Placement) -> None:
+    for name, text in plan(config, placement):
+        sys.stdout.write(f"{name:<15} {text}\n")
+
+
+def plan(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:
+    """(what, how) for each line."""
+    yield "run folder", config.output_dir or ""
+    yield "model", config.model
+    yield "data", f"the rollouts stored in {config.replay}" if config.replay else _data(config)
+    if not config.replay:
+        yield "reward", ", ".join(config.reward or _own_rewards(config))
+    yield from _samplers(config, placement)
+    where = f"GPUs {_commas(placement.trainer_devices)}" if placement.trainer_devices else "the CPU"
+    yield "trainer", f"{placement.num_processes} rank{_s(placement.num_processes)} on {where}"
+    yield "steps", str(config.max_steps) if config.max_steps > 0 else f"{config.num_train_epochs:g} x the prompts"
+    updates = config.num_iterations * config.minibatches
+    yield (
+        "a step",
+        f"{config.prompts_per_step} prompts x {config.num_generations} completions = {config.rollouts_per_step} rollouts; "
+        f"{updates} optimizer step{_s(updates)} of {config.rollouts_per_step // config.minibatches}",
+    )
+    yield (
+        "a rollout",
+        f"at most {config.max_prompt_length} prompt and {config.max_completion_length} completion tokens; "
+        f"forward passes of at most {config.max_tokens_per_microbatch} tokens",
+    )
+    if size := parameter_count(config.model):
+        yield "memory", _memory(config, placement, size)
+
+
+def _data(config: GRPOConfig) -> str:
+    names = ", ".join(config.dataset) or str(config.dataset_path)
+    files = f" from {config.dataset_path}" if config.dataset and config.dataset_path else ""
+    evaluation = f"; evaluation on {config.eval_dataset}" if config.eval_dataset else ""
+    return names + files + evaluation
+
+
+def _own_rewards(config: GRPOConfig) -> list[str]:
+    presets = [find_preset(name.split("=")[0]) for name in config.dataset]
+    return [f"{preset.reward} (the data set's own)" for preset in presets if preset]
+
+
+def _samplers(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:
+    if config.replay:
+        return
+    if config.engine == "transformers":
+        yield "engine", "transformers, inside the trainer"
+    for url in config.vllm_server_url:
+        yield "vLLM server", f"{url} (already running)"
+    for index, devices in enumerate(placement.server_devices):
+        argv, _ = server_command(config, model=config.model, port=0, devices=devices, token="")
+        where = f"GPUs {_commas(devices)}" if devices else "the CPU"
+        yield f"vLLM server {index}", f"on {where}: {shlex.join(argv)}"
+
+
+def _memory(config: GRPOConfig, placement: Placement, size: int) -> str:
+    """Weights, gradients and two moments in float32; under LoRA the frozen weights only."""
+    frozen = 4 if placement.cpu else 2
+    total = size * (frozen if config.lora_rank else 16) / placement.num_processes
+    what = "frozen weights" if config.lora_rank else "weights, gradients and optimizer"
+    return f"{_bytes(total)} of {what} in a rank; activations come on top"
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def _commas(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"
+
+
+def parameter_count(model: str) -> int | None:
+    """Parameters of a local model, from the headers of its safetensors files."""
+    total = 0
+    for path in sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return total or None
