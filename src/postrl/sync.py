@@ -166,7 +166,7 @@ def server_transport(
         if problems:
             raise ServerError(
                 "the vLLM servers that run already do not fit this run:\n  " + "\n  ".join(problems),
-                hint="`postrl serve --print` with the settings of this run shows the command that a server needs",
+                hint="start them with `postrl serve` and the settings of this run (--print shows the command)",
             )
     if connections.backend == "nccl":
         from postrl.weights.nccl import NcclTransport

@@ -148,7 +148,7 @@ def _check_logps(groups: Sequence[Group]) -> None:
     if missing > MAX_MISSING_LOGPS * len(logps):
         raise ServerError(
             f"{missing} of {len(logps)} tokens came without a log-prob from the sampler",
-            hint="start foreign servers with the command that `postrl serve --print` shows (--logprobs-mode processed_logprobs)",
+            hint="start servers of your own with `postrl serve`, or with --logprobs-mode processed_logprobs",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from postrl import __version__
-from postrl.cli import env, grpo, processes
+from postrl.cli import env, grpo, processes, serve
 from postrl.errors import PostrlError
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ def _root(
 
 
 grpo.add_to(app)
+serve.add_to(app)
 env.add_to(app)
 processes.add_to(app)
 

@@ -16,11 +16,12 @@ from postrl.config import RUN, GRPOConfig
 Run = Callable[[GRPOConfig, bool], int]
 
 
-def settings_command(cls: type[GRPOConfig], run: Run) -> Callable[..., None]:
+def settings_command(cls: type[GRPOConfig], run: Run, *, only_show: Any = None) -> Callable[..., None]:
     """A typer command with one option per field of `cls`, `--config FILE` and `--dry-run`.
 
     Args:
         run: called with the settings and whether it is a dry run; its result is the exit code.
+        only_show: the option that stands in for `--dry-run`.
     """
 
     def command(**values: Any) -> None:
@@ -33,7 +34,7 @@ def settings_command(cls: type[GRPOConfig], run: Run) -> Callable[..., None]:
     parameters += [_parameter(f.name, _option(f, types[f.name]), default_of(f)) for f in fields(cls)]
     parameters += [
         _parameter("config", Annotated[Path | None, _CONFIG], None),
-        _parameter("dry_run", Annotated[bool, _DRY_RUN], False),
+        _parameter("dry_run", Annotated[bool, only_show or _DRY_RUN], False),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
