@@ -26,6 +26,7 @@ from postrl.errors import UsageError
 from postrl.launch.script import finishing_on_ctrl_c, script_connections
 from postrl.learning.batch import make_batch
 from postrl.learning.checkpoint import save_checkpoint
+from postrl.learning.hub import push_model
 from postrl.learning.learner import UpdateReport
 from postrl.messages import decode, decode_groups, encode_groups
 from postrl.report import Reporter
@@ -200,6 +201,8 @@ class GRPOTrainer:
             if self.last_step:
                 break
         self.save_model()
+        if self.args.push_to_hub and s.ranks.is_main:
+            s.folder.note(f"uploaded to {push_model(s.folder.model, self.args.push_to_hub)}")
         self.reporter.end()
 
     @contextmanager
