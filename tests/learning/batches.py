@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from helpers import tiny_tokenizer
 from postrl.algorithms.aggregate import Denoms
-from postrl.algorithms.objective import objective, with_advantages
+from postrl.algorithms.objective import idle_rows, objective, with_advantages
 from postrl.algorithms.presets import Algorithm
 from postrl.algorithms.reduce import accumulate
 from postrl.config import GRPOConfig
@@ -83,7 +82,7 @@ def update(learner: Learner, groups: list[Group], version: int = 0, spoil: Any =
         value, metrics = objective(logp_BT, micro, algorithm, Denoms(*denoms), entropy_BT=entropy_BT)
         return (value, metrics) if spoil is None else spoil(value, metrics)
 
-    return learner.update(batch, loss, accumulate)
+    return learner.update(batch, loss, accumulate, idle=idle_rows(batch, algorithm))
 
 
 def weights(learner: Learner) -> dict[str, torch.Tensor]:
@@ -99,9 +98,3 @@ def assert_same_step(
         step, twin = one[name].double() - before[name].double(), other[name].double() - before[name].double()
         assert step.norm() > 0, f"{name} did not move"
         assert (step - twin).norm() <= rtol * step.norm(), f"{name}: {float((step - twin).norm() / step.norm()):.2g}"
-
-
-def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, path)

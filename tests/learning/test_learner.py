@@ -241,3 +241,17 @@ def test_a_folder_that_cannot_be_written_is_one_error(tmp_path):
     with pytest.raises(PostrlError, match="the model could not be written to") as caught:
         make_learner(tiny_model(), settings()).save_model(str(tmp_path / "file" / "model"), tiny_tokenizer())
     assert "--resume" in caught.value.hint
+
+
+def test_completions_without_a_token_change_nothing_for_the_others():
+    """An aborted request may come back empty."""
+    groups, fewer = make_groups(), make_groups()
+    for group, kept in zip(groups, fewer, strict=True):
+        last = group.rollouts[-1]
+        last.completion_ids, last.logps, last.loss_mask, last.finish_reason = [], [], [], "abort"
+        kept.rollouts[-1].reward = last.reward = None
+    one, other = (make_learner(tiny_model(tie=False), settings(max_tokens_per_microbatch=16)) for _ in range(2))
+    before = weights(one)
+    update(one, groups)
+    update(other, fewer)
+    assert_same_step(before, weights(one), weights(other))

@@ -9,7 +9,7 @@ from helpers import tiny_model, tiny_tokenizer
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError
 from postrl.learning.loading import with_lora
-from postrl.learning.policy import Policy, collate, scatter
+from postrl.learning.policy import Policy, collate, collate_shared, scatter
 from postrl.types import Rollout
 
 CPU = torch.device("cpu")
@@ -101,6 +101,64 @@ def test_scatter_is_differentiable():
     assert placed.tolist() == [[0.0, 1.0], [2.0, 0.0]]
     (placed * torch.tensor([[5.0, 6.0], [7.0, 8.0]])).sum().backward()
     assert values.grad.tolist() == [6.0, 7.0]
+
+
+# -- prompts that are read once ----------------------------------------------------------------------------------------
+
+SHARING = [rollout([5, 6, 7, 8], [9, 10, 11]), rollout([5, 6, 7, 8], [12]), *ROLLOUTS[1:], rollout([200], [2, 3])]
+
+
+def shared_logps_of(policy: Policy, rollouts: list[Rollout], mask: torch.Tensor) -> torch.Tensor:
+    ids, select, targets, place, prefix = collate_shared(rollouts, mask, CPU)
+    return scatter(policy(ids, select, targets, 1.0, prefix=prefix)[0], place)
+
+
+def test_rows_that_continue_one_prompt_give_the_log_probs_and_gradients_of_rows_on_their_own(model):
+    policy, mask = Policy(model).eval(), full_mask(SHARING)
+    mask[2, 2:4] = False
+    upstream = torch.randn(mask.shape, generator=torch.Generator().manual_seed(0))
+    found = []
+    for shared in (True, False):
+        if shared:
+            logps = shared_logps_of(policy, SHARING, mask)
+        else:
+            ids, select, targets, place = collate(SHARING, mask, CPU)
+            logps = scatter(policy(ids, select, targets, 1.0)[0], place)
+        model.zero_grad(set_to_none=True)
+        (logps * upstream).sum().backward()
+        found.append((logps.detach(), {name: p.grad for name, p in model.named_parameters()}))
+    (ours, gradients), (expected, expected_gradients) = found
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    for name, gradient in gradients.items():
+        assert (gradient - expected_gradients[name]).norm() <= 1e-5 * expected_gradients[name].norm(), name
+
+
+def test_the_prompt_of_a_group_is_read_once():
+    ids, _, _, _, prefix = collate_shared(SHARING, full_mask(SHARING), CPU)
+    assert prefix.ids_PL.tolist() == [[5, 6, 7], [0, 0, 0], [17, 0, 0]]  # without their last tokens
+    assert prefix.lengths_P.tolist() == [3, 0, 1]
+    assert prefix.owner_b.tolist() == [0, 0, 1, 2, 1]
+    assert ids[0].tolist() == [8, 9, 10, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("config_class", "model_class", "options", "can"),
+    [
+        ("LlamaConfig", "LlamaForCausalLM", {}, True),
+        ("MistralConfig", "MistralForCausalLM", {"sliding_window": 4}, False),
+        ("Gemma2Config", "Gemma2ForCausalLM", {}, False),
+        ("MptConfig", "MptForCausalLM", {"d_model": 32, "n_heads": 2, "n_layers": 1}, False),  # counts distances itself
+        ("MambaConfig", "MambaForCausalLM", {}, False),
+    ],
+)
+def test_prompts_are_shared_where_that_changes_nothing(config_class, model_class, options, can):
+    assert Policy(tiny(config_class, model_class, **options)).can_share_prompts() is can
+
+
+def test_prompts_are_not_shared_where_activations_are_computed_again():
+    model = tiny_model()
+    model.gradient_checkpointing_enable()
+    assert not Policy(model).can_share_prompts()
 
 
 # -- architectures that do something to their logits -------------------------------------------------------------------

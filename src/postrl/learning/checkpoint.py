@@ -12,14 +12,24 @@ import os
 import random
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from postrl.errors import PostrlError
 from postrl.learning.learner import Learner
+
+STATE = "state.json"
+WRITING = ".writing-"
+_OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
 def save_checkpoint(folder: Path, step: int, learner: Learner, state: dict[str, Any], *, keep: int | None) -> Path:
@@ -28,24 +38,23 @@ def save_checkpoint(folder: Path, step: int, learner: Learner, state: dict[str, 
     Raises:
         PostrlError: the disk is full or not writable; earlier checkpoints are intact.
     """
-    import torch.distributed.checkpoint as dcp
-
     target = folder / f"step_{step:06d}"
-    temporary = folder / f".writing-{target.name}"
+    temporary = folder / f"{WRITING}{target.name}"
     try:
         if learner.ranks.is_main:
-            shutil.rmtree(temporary, ignore_errors=True)
+            for left in folder.glob(f"{WRITING}*"):  # of a run that was killed while it saved
+                shutil.rmtree(left, ignore_errors=True)
             temporary.mkdir(parents=True)
         learner.ranks.sum([0.0])  # the folder is there before the others write into it
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))
+        with _quiet():
+            dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))  # type: ignore[attr-defined]
         if learner.ranks.is_main:
-            (temporary / "state.json").write_text(json.dumps({**state, "step": step, "updates": learner.updates}))
+            (temporary / STATE).write_text(json.dumps({**state, "step": step, "updates": learner.updates}))
             _sync_to_disk(temporary)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
-    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+            _sync(folder)
+    except (OSError, RuntimeError, CheckpointException) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise PostrlError(
             f"checkpoint {step} could not be written to {folder}: {_cause(error)}",
@@ -58,22 +67,19 @@ def save_checkpoint(folder: Path, step: int, learner: Learner, state: dict[str, 
 
 
 def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
-    """Put a checkpoint into the learner (a collective); returns its state.
+    """Put a checkpoint into the learner (a collective); returns its state. It may come from another number of ranks.
 
     Raises:
         PostrlError: it does not fit this model, or is damaged.
     """
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import set_state_dict
-
-    state = read_state(path)
-    _create_optimizer_state(learner)
-    loaded = _learner_state(learner)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            dcp.load(loaded, checkpoint_id=str(path / "learner"))
-    except Exception as error:  # whatever a damaged file makes torch raise
+        state = read_state(path)
+        loaded = _learner_state(learner)
+        random_state = _drop_missing(loaded, path, f"random_{learner.ranks.rank}")
+        with _quiet():
+            dcp.load(loaded, checkpoint_id=str(path / "learner"))  # type: ignore[attr-defined]
+        learner.updates = int(state["updates"])
+    except (Exception, CheckpointException) as error:  # whatever a damaged file makes torch raise
         raise PostrlError(
             f"checkpoint {path} cannot be read into this model: {_cause(error)}",
             hint="resume with the same model and LoRA settings, or delete this checkpoint to use the one before",
@@ -83,46 +89,57 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
         learner.optimizer,
         model_state_dict=loaded["model"],
         optim_state_dict=loaded["optim"],
-        options=_OPTIONS(),
+        options=_OPTIONS,
     )
-    _set_random_state(loaded[f"random_{learner.ranks.rank}"])
-    learner.updates = int(state["updates"])
+    _set_random_state(random_state)
     return state
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
-    return sorted(p for p in folder.glob("step_*") if (p / "state.json").exists())
+    found = (path for path in folder.glob("step_*") if (path / STATE).exists())
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    return dict(json.loads((path / "state.json").read_text()))
-
-
-def _OPTIONS() -> Any:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
-
-    return StateDictOptions(ignore_frozen_params=True, strict=False)
+    return dict(json.loads((path / STATE).read_text()))
 
 
 def _learner_state(learner: Learner) -> dict[str, Any]:
-    from torch.distributed.checkpoint.state_dict import get_state_dict
+    if not learner.optimizer.state:
+        _create_optimizer_state(learner.optimizer)
+    model, optim = get_state_dict(learner.policy, learner.optimizer, options=_OPTIONS)
+    # torch keeps a frozen head that is tied to the embedding
+    frozen = {name for name, p in learner.policy.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    kept = {name: value for name, value in model.items() if name not in frozen}
+    return {"model": kept, "optim": optim, f"random_{learner.ranks.rank}": _random_state()}
 
-    model, optim = get_state_dict(learner.policy, learner.optimizer, options=_OPTIONS())
-    return {"model": model, "optim": optim, f"random_{learner.ranks.rank}": _random_state()}
+
+def _drop_missing(loaded: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
+    """This rank's random state, to be loaded, without what the checkpoint has not: it may come from fewer ranks, or from
+    a machine without GPUs. What is missing stays as the run's seed made it."""
+    saved = FileSystemReader(str(path / "learner")).read_metadata().state_dict_metadata
+    kept = {kind: value for kind, value in loaded.pop(name).items() if f"{name}.{kind}" in saved}
+    if kept:
+        loaded[name] = kept
+    return kept
 
 
-def _create_optimizer_state(learner: Learner) -> None:
-    """Moments exist after a first step; a step with zero gradients and no learning rate makes them and moves nothing."""
-    rates = [group["lr"] for group in learner.optimizer.param_groups]
-    for group in learner.optimizer.param_groups:
+def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
+    """Moments exist after a first step. One with zero gradients and no learning rate makes them and moves nothing; it
+    does not count (torch would make it too, and count it: the bias correction of the next step would be another)."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
         group["lr"] = 0.0
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
-    learner.optimizer.step()
-    learner.optimizer.zero_grad(set_to_none=True)
-    for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
+    for state in optimizer.state.values():
+        if "step" in state:
+            state["step"].zero_()
 
 
 def _random_state() -> dict[str, Any]:
@@ -133,8 +150,9 @@ def _random_state() -> dict[str, Any]:
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and "cuda" in state:
+    if "torch" in state:
+        torch.set_rng_state(state["torch"])
+    if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"])
 
 
@@ -145,13 +163,24 @@ def seed_everything(seed: int) -> None:
 
 
 def _sync_to_disk(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+    for path in [*folder.rglob("*"), folder]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch warns of a single process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _cause(error: BaseException) -> str:

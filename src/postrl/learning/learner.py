@@ -94,7 +94,7 @@ class Learner:
     # -- forward passes ------------------------------------------------------------------------------------------------
 
     def assess(self, batch: Batch, needs: frozenset[str]) -> Batch:
-        """The batch with the log-probs that the algorithm needs before the update; this rank's rows are filled."""
+        """The batch with the log-probs that the algorithm needs before the update, all rows on every rank."""
         if "prox" in needs:
             batch = replace(batch, prox_BT=self._logps_of(batch, self.policy, reference=False))
         if "ref" in needs:
@@ -110,11 +110,11 @@ class Learner:
                     micro = batch.rows(rows)
                     logps, _ = self._forward(micro, policy, reference=reference)
                     out[rows, : logps.shape[1]] = logps
-        return out
+        return self.ranks.add(out)  # the update may deal the rows otherwise
 
     def _forward(self, micro: Batch, policy: Policy, *, reference: bool = False) -> tuple[Tensor, Tensor]:
         prefix: Prefix | None = None
-        if self.shares_prompts and micro.rollouts:
+        if self.shares_prompts and micro.mask_BT.numel():
             ids, select, targets, place, prefix = collate_shared(micro.rollouts, micro.mask_BT, self.ranks.device)
         else:
             ids, select, targets, place = collate(micro.rollouts, micro.mask_BT, self.ranks.device)
@@ -319,7 +319,7 @@ def _evaluating(policy: Policy) -> Iterator[None]:
     finally:
         policy.train(was_training)
         if hasattr(policy, "reshard"):
-            policy.reshard()
+            policy.reshard()  # type: ignore[operator]
 
 
 def _save_adapter(model: Any, state: dict[str, Tensor], folder: str) -> None:
@@ -348,7 +348,7 @@ def _lora_deltas(policy: Policy) -> dict[str, Callable[[], Tensor]]:
 
         def delta(module: Any = module) -> Tensor:
             a, b = whole(module.lora_A["default"].weight.detach()), whole(module.lora_B["default"].weight.detach())
-            product = (b.float() @ a.float()) * module.scaling["default"]
+            product: Tensor = (b.float() @ a.float()) * module.scaling["default"]
             return product.T if module.fan_in_fan_out else product
 
         deltas[f"{name}.base_layer.weight"] = delta

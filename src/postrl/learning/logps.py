@@ -5,6 +5,9 @@ Shapes: N positions with a trainable token, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,14 +20,14 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
+        ctx: Any,
         hidden_ND: Tensor,
         weight_VD: Tensor,
         bias_V: Tensor | None,
         targets_N: Tensor,
         temperature: float,
         softcap: float | None,
-    ):  # type: ignore[no-untyped-def]
+    ) -> tuple[Tensor, Tensor]:
         logps, entropies, lses = [], [], []
         for h, y in _chunks(weight_VD.shape[0], hidden_ND, targets_N):
             logits = _logits(h, weight_VD, bias_V, temperature, softcap)
@@ -41,7 +44,8 @@ class _ChunkedLogProbs(torch.autograd.Function):
         return torch.cat(logps), entropy_N
 
     @staticmethod
-    def backward(ctx, grad_N: Tensor, _entropy: Tensor):  # type: ignore[no-untyped-def]
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        grad_N, _entropy = gradients
         hidden_ND, weight_VD, bias_V, targets_N, lse_N = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = (
@@ -93,9 +97,9 @@ def _logits(h: Tensor, weight_VD: Tensor, bias_V: Tensor | None, temperature: fl
     return logits if temperature == 1.0 else logits.div_(temperature)
 
 
-def _chunks(vocabulary: int, *tensors: Tensor):  # type: ignore[no-untyped-def]
+def _chunks(vocabulary: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     size = max(1, CHUNK_LOGITS // vocabulary)
-    return zip(*(t.split(size) for t in tensors), strict=True)
+    return zip(*(torch.split(t, size) for t in tensors), strict=True)
 
 
 def token_logps(
@@ -123,9 +127,7 @@ def token_logps(
     """
     if not len(targets_N):
         # Connected to the head as well: a rank whose head had no gradient would leave the reduction to the others.
-        anchor = sum(
-            (t.sum() for t in (hidden_ND, weight_VD[:1, :1], bias_V) if t is not None), hidden_ND.new_zeros(())
-        )
-        nothing = (anchor * 0.0).float().expand(0)
+        anchor = hidden_ND.sum() + weight_VD[0, 0] + (0.0 if bias_V is None else bias_V[0])
+        nothing = anchor.float() * hidden_ND.new_zeros(0, dtype=torch.float32)
         return nothing, nothing.detach()
-    return _ChunkedLogProbs.apply(hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap)  # type: ignore[no-any-return]
+    return _ChunkedLogProbs.apply(hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap)  # type: ignore[no-untyped-call, no-any-return]

@@ -106,11 +106,38 @@ class Policy(nn.Module):
         )
 
     def can_share_prompts(self) -> bool:
-        """Whether keys and values can be handed on: full attention in every layer, nothing recomputed."""
+        """Whether keys and values can be handed on: full attention in every layer, nothing recomputed, and positions
+        that are told and not counted (an example shows it)."""
         config = self.causal_lm.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        sliding = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-        return kinds == {"full_attention"} and not sliding and not self.causal_lm.is_gradient_checkpointing
+        window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
+        if kinds != {"full_attention"} or (window and getattr(config, "use_sliding_window", True)):
+            return False
+        return not self.causal_lm.is_gradient_checkpointing and self._sharing_changes_nothing()
+
+    def _sharing_changes_nothing(self) -> bool:
+        device = next(self.parameters()).device
+        lengths = (
+            (2, 3),
+            (2, 1),
+            (5, 2),
+        )  # of prompt and completion: the first prompt is padded, and read for two rows
+        rows = [
+            Rollout("", i, [*range(1, p + 1)], [*range(7, 7 + n)], [], [], "stop") for i, (p, n) in enumerate(lengths)
+        ]
+        mask = torch.tensor([[t < len(row.completion_ids) for t in range(3)] for row in rows])
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                *shared, _, prefix = collate_shared(rows, mask, device)
+                *plain, _ = collate(rows, mask, device)
+                difference = self(*shared, 1.0, prefix=prefix)[0] - self(*plain, 1.0)[0]
+        except (AttributeError, TypeError, ValueError):  # its cache cannot be dealt out, or it takes no positions
+            return False
+        finally:
+            self.train(was_training)
+        return bool(difference.abs().max() < 1e-3)
 
     def check_head(self) -> None:
         """Compare one short text with the model's own forward pass: an architecture that treats its logits in a way

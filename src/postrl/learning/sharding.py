@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+COLLECTIVE_TIMEOUT = timedelta(hours=2)
+"""Longer than rank 0 may wait for rollouts: the other ranks stand in a collective meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Ranks:
 
     def max(self, values: list[float]) -> list[float]:
         return self._reduce(values, dist.ReduceOp.MAX)
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """The tensor summed over the ranks, in place, on every rank."""
+        if self.size > 1 and tensor.numel():
+            dist.all_reduce(tensor)
+        return tensor
 
     def broadcast(self, message: bytes | None) -> bytes:
         """Rank 0's bytes, on every rank. Raw bytes: nothing is pickled."""
@@ -91,7 +98,7 @@ def shard(policy: nn.Module, ranks: Ranks, compute_dtype: torch.dtype) -> bool:
 def _group_of_one(device: torch.device) -> None:
     backend = "nccl" if device.type == "cuda" else "gloo"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=COLLECTIVE_TIMEOUT)
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=COLLECTIVE_TIMEOUT)  # type: ignore[attr-defined]
 
 
 def _layers(policy: nn.Module) -> list[nn.Module]:
