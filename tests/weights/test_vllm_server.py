@@ -143,27 +143,34 @@ def test_log_probs_are_those_of_the_temperature_sampled_at(float32_server: Live)
 
 
 def test_the_same_seed_gives_the_same_completion_and_another_seed_another(float32_server: Live) -> None:
+    float32_server.transport.push(model_of_version(0).named_parameters(), 0)
     first, again = (asyncio.run(complete(float32_server, range(2))) for _ in range(2))
     assert first == again and first[0].token_ids != first[1].token_ids
 
 
 def test_stop_texts_and_stop_tokens_end_a_completion_and_stay_in_it(float32_server: Live) -> None:
-    free = asyncio.run(complete(float32_server, range(8), max_tokens=16))
-    seed = next(i for i, completion in enumerate(free) if completion.finish_reason == "length")
-    tokens = free[seed].token_ids
-    seeds = range(seed, seed + 1)
-    (by_text,) = asyncio.run(
-        complete(float32_server, seeds, max_tokens=16, stop=[tiny_tokenizer().decode(tokens[7:9])])
-    )
-    assert (by_text.token_ids, by_text.finish_reason) == (tokens[:9], "stop")
-    (by_token,) = asyncio.run(complete(float32_server, seeds, max_tokens=16, stop_token_ids=tokens[4:5]))
-    assert (by_token.token_ids, by_token.finish_reason) == (tokens[: tokens.index(tokens[4]) + 1], "stop")
+    float32_server.transport.push(model_of_version(0).named_parameters(), 0)
+    decode = tiny_tokenizer().decode
+
+    def first_word(tokens: list[int]) -> int | None:
+        """Where two tokens are plain text (most of this model's are parts of characters) that was not there before."""
+        words = (i for i in range(2, len(tokens) - 1) if decode(tokens[i : i + 2]).isascii())
+        return next((i for i in words if decode(tokens[i : i + 2]) not in decode(tokens[: i + 1])), None)
+
+    free = asyncio.run(complete(float32_server, range(16), max_tokens=32))
+    seed, at = next((seed, at) for seed, c in enumerate(free) if (at := first_word(c.token_ids)) is not None)
+    tokens, seeds = free[seed].token_ids, range(seed, seed + 1)
+    (by_text,) = asyncio.run(complete(float32_server, seeds, max_tokens=32, stop=[decode(tokens[at : at + 2])]))
+    assert (by_text.token_ids, by_text.finish_reason) == (tokens[: at + 2], "stop")
+    (by_token,) = asyncio.run(complete(float32_server, seeds, max_tokens=32, stop_token_ids=[tokens[at]]))
+    assert (by_token.token_ids, by_token.finish_reason) == (tokens[: tokens.index(tokens[at]) + 1], "stop")
 
 
 def test_a_stop_text_may_be_a_special_token(float32_server: Live) -> None:
     """`<|im_start|>` is no end-of-sequence token; text without special tokens would never show it."""
+    float32_server.transport.push(model_of_version(0).named_parameters(), 0)
     special = tiny_tokenizer().convert_tokens_to_ids("<|im_start|>")
-    settings = {"max_tokens": 480, "temperature": 2.0}
+    settings = {"max_tokens": 128, "temperature": 2.0}
     free = asyncio.run(complete(float32_server, range(16), **settings))
     seed = next(i for i, completion in enumerate(free) if special in completion.token_ids)
     (stopped,) = asyncio.run(complete(float32_server, range(seed, seed + 1), **settings, stop=["<|im_start|>"]))
@@ -226,11 +233,8 @@ def test_restore_brings_a_fresh_server_to_what_was_published_last(bfloat16_serve
     assert restore(server, bfloat16_server.folder) == 7
     assert server.weight_info() == 7 and not server.is_paused()
     scores = [server.score(*pair) for pair in PAIRS]
-    assert (
-        largest_difference(scores, learner_logps(model))
-        < 0.3
-        < largest_difference(scores, learner_logps(model_of_version(0)))
-    )
+    assert largest_difference(scores, learner_logps(model, dtype="bfloat16")) < 0.3
+    assert largest_difference(scores, learner_logps(model_of_version(0), dtype="bfloat16")) > 0.5
 
 
 def test_attaching_to_a_good_server_finds_no_problem_and_to_a_paused_one_does(float32_server: Live) -> None:

@@ -5,7 +5,8 @@ vLLM loads `register` in each of its processes (entry point group `vllm.general_
 lie in one of the folders of `POSTRL_WEIGHTS_DIR` (several: separated as in PATH); any other path is refused before
 the model is touched.
 
-The module is imported by vLLM only, which is why it, and it alone, may import vLLM at its top.
+The module is imported by vLLM only, which is why it, and it alone, may import vLLM at its top. The ignored type errors
+are those of an environment without vLLM.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ def register() -> None:
 
 
 @dataclass
-class DiskInitInfo(WeightTransferInitInfo):
+class DiskInitInfo(WeightTransferInitInfo):  # type: ignore[misc, unused-ignore]
     """Nothing to agree on beforehand."""
 
 
 @dataclass
-class DiskUpdateInfo(WeightTransferUpdateInfo):
+class DiskUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc, unused-ignore]
     path: str
     """Absolute path of a safetensors file with every weight of the model, under Hugging Face's names."""
 
 
-class DiskEngine(WeightTransferEngine[DiskInitInfo, DiskUpdateInfo]):
+class DiskEngine(WeightTransferEngine[DiskInitInfo, DiskUpdateInfo]):  # type: ignore[misc, unused-ignore]
     """Loads a whole model from one file. One `update_weights` per session."""
 
     init_info_cls = DiskInitInfo
@@ -76,7 +77,7 @@ class DiskEngine(WeightTransferEngine[DiskInitInfo, DiskUpdateInfo]):
     def finish_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-        finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
+        finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call, unused-ignore]
         self.refresh_lm_heads()
 
     def refresh_lm_heads(self) -> None:
