@@ -92,7 +92,7 @@ def _minibatches_divide(c: GRPOConfig) -> Problem:
 
 
 def _reward_weights(c: GRPOConfig) -> Problem:
-    if c.reward_weights and len(c.reward_weights) != len(c.reward):
+    if c.reward and c.reward_weights and len(c.reward_weights) != len(c.reward):  # a script gives functions instead
         return (
             f"{len(c.reward_weights)} reward_weights for {len(c.reward)} rewards",
             "give one --reward-weights for each --reward, in the same order",
