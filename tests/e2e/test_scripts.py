@@ -1,0 +1,128 @@
+"""Scripts written for TRL's GRPOTrainer run after changing the import: see the files in scripts/."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.fixture(scope="module")
+def scripts(place, side_by_side):
+    """All scripts, each as a process: name -> future."""
+    names = ("plain", "conversations", "lora")
+    return {name: side_by_side.submit(place.script, SCRIPTS / f"{name}.py", "tiny", f"by-{name}") for name in names}
+
+
+@pytest.fixture
+def script(scripts):
+    def finished(name):
+        found = scripts[name].result()
+        assert (found.code, found.survivors) == (0, []), found.err
+        return found
+
+    return finished
+
+
+def rollouts(run, step):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(run.path / "rollouts" / f"step_{step:06d}.parquet").to_pylist()
+
+
+# -- plain.py ----------------------------------------------------------------------------------------------------------
+
+
+def test_trls_batch_names_are_converted_with_one_line(script):
+    notes = [line for line in script("plain").err.splitlines() if line.startswith("TRL names: ")]
+    assert len(notes) == 1
+    assert (
+        "per_device_train_batch_size=4, gradient_accumulation_steps=2 -> prompts_per_step=2, minibatches=1" in notes[0]
+    )
+
+
+def test_text_prompts_are_given_to_the_model_and_the_reward_as_text(place, script):
+    script("plain")
+    for row in rollouts(place.run("by-plain"), 1):
+        assert row["messages"] is None
+        assert row["prompt"].startswith("Write ") and row["prompt"].endswith(" words about the sea.")
+        assert row["reward/reward_len"] == pytest.approx(-abs(12 - len(row["completion"])) / 12)
+
+
+def test_a_script_shows_its_steps(script):
+    lines = script("plain").err.splitlines()
+    assert [line.partition(" · ")[0] for line in lines if line.startswith("step ")] == ["step 1/2", "step 2/2"]
+
+
+def test_the_model_is_saved_where_the_script_says_too(place, script):
+    from transformers import AutoModelForCausalLM
+
+    script("plain")
+    run = place.run("by-plain")
+    model = AutoModelForCausalLM.from_pretrained(run.path / "final")
+    weights = run.weights()
+    assert all((parameter == weights[name]).all() for name, parameter in model.named_parameters())
+
+
+# -- conversations.py --------------------------------------------------------------------------------------------------
+
+
+def test_conversations_and_columns_reach_the_reward(place, script):
+    script("conversations")
+    for row in rollouts(place.run("by-conversations"), 1):
+        assert "<answer></answer>" in row["messages"] and "What is" in row["messages"]
+        assert "solution" in row["dataset_columns"]
+        assert row["status/accuracy_reward"] == "scored"
+
+
+def test_an_epoch_over_six_prompts_by_two_takes_three_steps(place, script):
+    script("conversations")
+    assert place.run("by-conversations").steps() == [1, 2, 3]
+
+
+def test_evaluation_before_and_after_training_sees_the_weights_of_that_time(place, script):
+    out = dict(line.split() for line in script("conversations").out.splitlines())
+    rows = place.run("by-conversations").metrics()
+    evaluated = {row["step"]: row["eval/eval/reward"] for row in rows if "eval/eval/reward" in row}
+    assert list(evaluated) == [0, 2, 3]
+    assert float(out["before"]) == evaluated[0]
+    assert float(out["after"]) == evaluated[3]
+    assert out["before"] != out["after"]
+
+
+def test_a_module_is_trained_with_a_kl_to_what_it_was(place, script):
+    script("conversations")
+    rows = [row for row in place.run("by-conversations").metrics() if row["step"] > 0]
+    assert rows[0]["policy/kl_ref"] == pytest.approx(0, abs=1e-6)
+    assert rows[-1]["policy/kl_ref"] > 1e-6
+
+
+# -- lora.py -----------------------------------------------------------------------------------------------------------
+
+
+def test_rewards_are_weighted(place, script):
+    script("lora")
+    for row in rollouts(place.run("by-lora"), 1):
+        assert row["reward"] == pytest.approx(row["reward/format_reward"] + 0.5 * row["reward/length_reward"])
+
+
+def test_a_callback_is_told_and_can_stop_the_training_in_its_step(place, script):
+    assert script("lora").out.splitlines() == ["begin 100 0.001", "log 1 True", "log 2 True", "log 3 True", "save 3"]
+    run = place.run("by-lora")
+    assert (run.steps(), run.checkpoints()) == ([1, 2, 3], ["step_000003"])
+
+
+def test_an_adapter_is_trained_and_saved_as_peft_loads_it(place, script):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    script("lora")
+    run = place.run("by-lora")
+    base = AutoModelForCausalLM.from_pretrained(place.folder / "tiny")
+    model = PeftModel.from_pretrained(base, run.path / "model")
+    trained = {name: parameter for name, parameter in model.named_parameters() if "lora_B" in name}
+    assert len(trained) == 4  # q_proj and v_proj in two layers
+    assert all(parameter.abs().max() > 0 for parameter in trained.values())
+    assert model.peft_config["default"].r == 4
