@@ -13,16 +13,13 @@ from typing import Any, Protocol
 
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
-from postrl.errors import ServerError
+from postrl.errors import CanaryError, ServerError
 from postrl.learning.learner import Learner
 from postrl.run_folder import RunFolder
-from postrl.servers import VLLMServer
+from postrl.servers import NOT_OURS, VLLMServer
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
 from postrl.weights.transport import WeightTransport
-
-NOT_OURS = 2**31 - 1
-"""Version of the perturbed weights: no rollout of the run counts as sampled from them."""
 
 CANARY_TEXTS = (
     "The quick brown fox jumps over the lazy dog, turns around at the edge of the wood and jumps back again.",
@@ -125,20 +122,28 @@ class ServerSync:
         logps = self.learner.score(self.canary.pairs)
         if main:
             self.canary.calibrate(logps, self.canary.scores(), self.canary.checksums())
+        self._push_perturbed(main)
+        self._push(version)
+        if not main:
+            return 0.0
+        return self.canary.check(version, logps, self.canary.scores(), self.canary.checksums()).deviation
+
+    def _push_perturbed(self, main: bool) -> None:
+        """Visibly other weights, in every tensor: each server must follow."""
         for size in PERTURBATIONS:
             with perturbation(self.learner.policy.parameters(), size):
                 moved = self.learner.score(self.canary.pairs)
                 if self.learner.ranks.max([float(main and self.canary.visible(moved))])[0]:
                     self._push(NOT_OURS)
                     if main:
-                        self.canary.check(
-                            NOT_OURS, moved, self.canary.scores(), self.canary.checksums(), every_tensor=True
-                        )
-                    break
-        self._push(version)
-        if not main:
-            return 0.0
-        return self.canary.check(version, logps, self.canary.scores()).deviation
+                        sums = self.canary.checksums()
+                        self.canary.check(NOT_OURS, moved, self.canary.scores(), sums, every_tensor=True)
+                    return
+        raise CanaryError(
+            f"even weights perturbed by {PERTURBATIONS[-1]:g} of their size do not visibly change the log-probs, beside a "
+            f"noise of {self.canary.tolerance:.2g} nats between learner and servers",
+            hint="the servers' log-probs are too noisy to be trusted: use --dtype float32, or check that they serve this model",
+        )
 
     def close(self) -> None:
         if self.transport is not None:
