@@ -88,7 +88,13 @@ class Reporter:
         metrics = {
             **rollout_summary(batch.rollouts),
             **finish({**batch.metrics, **pairs}),
-            **finish({name: value for name, value in rollout_metrics.items() if isinstance(value, list | tuple)}),
+            **finish(
+                {
+                    name: (value[0], value[1])
+                    for name, value in rollout_metrics.items()
+                    if isinstance(value, list | tuple)
+                }
+            ),
             **_update_summary(stats),
             **{f"time/{name}": seconds for name, seconds in times.items()},
             **{name: value for name, value in rollout_metrics.items() if not isinstance(value, list | tuple)},

@@ -210,7 +210,7 @@ def _sampling_copy(learner: Learner, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     config = learner.policy.causal_lm.config
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
     return model.to(learner.ranks.device).requires_grad_(False).eval()
 
 

@@ -69,6 +69,7 @@ class _Decoding:
         self.uniform_BT = torch.stack([_uniforms(r.seed, self.limit) for r in requests]).to(self.device)
         self.tokens_BT = torch.zeros(len(requests), self.limit, dtype=torch.long, device=self.device)
         self.logps_BT = torch.zeros(len(requests), self.limit, device=self.device)
+        self.mask_bL = torch.zeros(len(requests), 0, dtype=torch.long, device=self.device)
         self.lengths = [0] * len(requests)
         self.stopped = [False] * len(requests)
 
@@ -116,7 +117,8 @@ class _Decoding:
         self.cache.batch_select_indices(rows)
         self.mask_bL = mask[rows]
         self.positions_B = mask.sum(-1)[rows]
-        return out.logits[:, -1][rows]
+        logits: Tensor = out.logits[:, -1][rows]
+        return logits
 
     def _step(self, tokens_b: Tensor, alive: Tensor) -> Tensor:
         self.mask_bL = torch.cat([self.mask_bL, self.mask_bL.new_ones(len(tokens_b), 1)], dim=1)
@@ -128,7 +130,8 @@ class _Decoding:
             use_cache=True,
         )
         self.positions_B[alive] += 1
-        return out.logits[:, -1]
+        logits: Tensor = out.logits[:, -1]
+        return logits
 
     @property
     def padded(self) -> bool:
