@@ -76,15 +76,22 @@ def _parse(header: bytes, body: bytes) -> Message:
         fields = json.loads(header)
         arrays, offset = {}, 0
         for name, dtype, shape in fields["arrays"]:
-            if dtype not in _DTYPES:
-                raise ProtocolError(f"array {name!r} has the unknown type {dtype!r}")
-            count = math.prod(int(n) for n in shape)
-            array = np.frombuffer(body, dtype=dtype, count=count, offset=offset)
+            array = _array(body, offset, dtype, [int(n) for n in shape])
             offset += array.nbytes
-            arrays[str(name)] = array.reshape(shape)
+            arrays[str(name)] = array
+        if offset != len(body):
+            raise ProtocolError(f"a message has {len(body)} bytes of arrays and describes {offset}")
         return str(fields["type"]), dict(fields["data"]), arrays
-    except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolError(f"a message could not be read: {error}") from error
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"a message could not be read: {error!r}") from error
+
+
+def _array(body: bytes, offset: int, dtype: Any, shape: list[int]) -> np.ndarray:
+    if dtype not in _DTYPES or any(n < 0 for n in shape):
+        raise ProtocolError(f"a message has an array of type {dtype!r} and shape {shape}")
+    count = math.prod(shape)
+    flat = np.frombuffer(body, dtype=dtype, count=count, offset=offset) if count else np.zeros(0, dtype)
+    return flat.reshape(shape)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -109,18 +116,15 @@ def encode_groups(kind: str, groups: list[Group], data: dict[str, Any] | None = 
 
 
 def decode_groups(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[Group]:
-    """The inverse of `encode_groups`, after `decode`."""
+    """The inverse of `encode_groups`, after `decode`. Raises ProtocolError where the parts do not fit together."""
     try:
-        columns = {name: _split(arrays[name], arrays[f"{name}_len"]) for name in _ARRAYS}
-        rollouts = [
-            _rollout(header, {k: v[i] for k, v in columns.items()}) for i, header in enumerate(data["rollouts"])
+        columns = [_split(arrays[name], arrays[f"{name}_len"]) for name in _ARRAYS]
+        rollouts = [_rollout(header, *parts) for header, *parts in zip(data["rollouts"], *columns, strict=True)]
+        parts = _split(np.arange(len(rollouts)), arrays["num_rollouts"])
+        return [
+            Group(**{**header, "rewards": tuple(header["rewards"])}, rollouts=[rollouts[i] for i in part])
+            for header, part in zip(data["groups"], parts, strict=True)
         ]
-        groups, start = [], 0
-        for header, n in zip(data["groups"], arrays["num_rollouts"].tolist(), strict=True):
-            header = {**header, "rewards": tuple(header["rewards"])}
-            groups.append(Group(**header, rollouts=rollouts[start : start + n]))
-            start += n
-        return groups
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ProtocolError(f"a message of groups could not be read: {error!r}") from error
 
@@ -159,13 +163,27 @@ def _rollout_header(rollout: Rollout) -> dict[str, Any]:
     return header
 
 
-def _rollout(header: dict[str, Any], arrays: dict[str, list[Any]]) -> Rollout:
-    spans = [VersionSpan(*span) for span in header["version_spans"]]
-    segments = [Segment(**segment) for segment in header["segments"]]
-    return Rollout(**{**header, "version_spans": spans, "segments": segments}, **arrays)
+def _rollout(header: dict[str, Any], prompt: list[int], completion: list[int], logps: Any, mask: Any) -> Rollout:
+    """From the scalars of a rollout and its part of each of _ARRAYS."""
+    if not len(completion) == len(logps) == len(mask):
+        raise ValueError(f"{len(completion)} tokens, {len(logps)} log-probs, a mask of {len(mask)}")
+    return Rollout(
+        **{
+            **header,
+            "version_spans": [VersionSpan(*span) for span in header["version_spans"]],
+            "segments": [Segment(**segment) for segment in header["segments"]],
+        },
+        prompt_ids=prompt,
+        completion_ids=completion,
+        logps=logps,
+        loss_mask=mask,
+    )
 
 
 def _split(array: np.ndarray, lengths: np.ndarray) -> list[list[Any]]:
+    """The array cut into pieces of these lengths."""
+    if (lengths < 0).any() or int(lengths.sum()) != len(array):
+        raise ValueError(f"an array of {len(array)} does not divide into pieces of {lengths.tolist()[:5]}")
     return [part.tolist() for part in np.split(array, np.cumsum(lengths)[:-1])] if len(lengths) else []
 
 
@@ -173,21 +191,32 @@ def _split(array: np.ndarray, lengths: np.ndarray) -> list[list[Any]]:
 
 
 def connect(address: str, *, timeout: float) -> Channel:
-    """Open a channel, waiting up to `timeout` seconds for the other end to listen."""
+    """Open a channel, waiting up to `timeout` seconds for the other end to listen.
+
+    Raises:
+        WaitTimeout: nothing listens there.
+    """
     deadline = time.monotonic() + timeout
     while True:
         try:
-            if address.startswith("unix:"):
-                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                sock.connect(address.removeprefix("unix:"))
-            else:
-                host, _, port = address.removeprefix("tcp:").rpartition(":")
-                sock = socket.create_connection((host, int(port)), timeout=5)
-            return Channel(sock, address)
+            return Channel(_connected(address), address)
         except OSError as error:
             if time.monotonic() > deadline:
                 raise WaitTimeout(f"nothing answered at {address} within {timeout:.0f} s: {error}") from error
             time.sleep(0.05)
+
+
+def _connected(address: str) -> socket.socket:
+    if not address.startswith("unix:"):
+        host, _, port = address.removeprefix("tcp:").rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=5)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(address.removeprefix("unix:"))
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 class Channel:
@@ -212,6 +241,7 @@ class Channel:
             header_bytes, body_bytes = _lengths(self._read(_PREFIX.size, deadline))
             header, body = self._read(header_bytes, deadline), self._read(body_bytes, deadline)
         except TimeoutError as error:
+            self.close()  # a late answer must not be taken for that of the next request
             raise WaitTimeout(f"waited {timeout:.0f} s for {waiting_for} at {self._address}") from error
         except OSError as error:
             raise ProtocolError(
@@ -223,14 +253,16 @@ class Channel:
         return kind, data, arrays
 
     def _read(self, n: int, deadline: float) -> bytes:
-        buffer = bytearray(n)
-        view, got = memoryview(buffer), 0
-        while got < n:
-            self._sock.settimeout(max(0.001, deadline - time.monotonic()))
-            count = self._sock.recv_into(view[got:], min(n - got, 1 << 20))
-            if count == 0:
+        buffer = bytearray()  # grows with what arrives, not with what is announced
+        while len(buffer) < n:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._sock.settimeout(left)
+            chunk = self._sock.recv(min(n - len(buffer), 1 << 20))
+            if not chunk:
                 raise ProtocolError(f"{self._address} closed the connection", hint="see the log of the rollout worker")
-            got += count
+            buffer += chunk
         return bytes(buffer)
 
     def close(self) -> None:
