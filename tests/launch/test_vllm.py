@@ -12,6 +12,7 @@ from postrl.errors import ServerError, UsageError
 from postrl.launch import vllm
 from postrl.launch.placement import place
 from postrl.launch.vllm import max_model_len, named_port, server_command, vllm_distribution, vllm_pool
+from postrl.weights.disk import allowed_folders
 
 from .support import SLOW
 
