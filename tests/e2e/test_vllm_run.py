@@ -72,7 +72,7 @@ def test_a_server_that_is_frozen_and_killed_comes_back_and_the_run_goes_on_until
     engine = only(command, "EngineCore")
     api_server.send_signal(signal.SIGSTOP)
     api_server.kill()
-    gone, alive = psutil.wait_procs([api_server, engine], timeout=60)
+    _, alive = psutil.wait_procs([api_server, engine], timeout=60)
     assert not alive, "the engine of a killed server must not outlive it"
 
     at_restart = max(run.steps())
