@@ -7,12 +7,14 @@ weights, not on its neighbours (up to the rounding of batched matrix products).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from postrl.errors import UsageError
 from postrl.rollout.sampler import Request, Sampled
 from postrl.types import VersionSpan
 
@@ -39,8 +41,13 @@ class EmbeddedSampler:
         self._version = version
 
     async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
-        """Batches of at most MAX_SEQUENCES, requests of one prompt together."""
+        """See `Sampler.sample`; in batches of at most MAX_SEQUENCES, in the order of the requests.
+
+        Raises:
+            UsageError: the model keeps another state than keys and values, which cannot be shared out.
+        """
         for start in range(0, len(requests), MAX_SEQUENCES):
+            await asyncio.sleep(0)  # what the batch before has set going (rewards) may start before this one takes over
             indices = range(start, min(start + MAX_SEQUENCES, len(requests)))
             for index, sampled in zip(indices, self._batch([requests[i] for i in indices]), strict=True):
                 yield index, sampled
@@ -113,6 +120,11 @@ class _Decoding:
             use_cache=True,
             logits_to_keep=1,
         )
+        if not all(hasattr(layer, "batch_select_indices") for layer in self.cache.layers):
+            raise UsageError(
+                f"engine = transformers cannot sample from {type(self.model).__name__}: not all its layers are attention",
+                hint="use --engine vllm",
+            )
         rows = torch.tensor(owner, device=self.device)
         self.cache.batch_select_indices(rows)
         self.mask_bL = mask[rows]
@@ -138,13 +150,11 @@ class _Decoding:
         return bool((self.mask_bL[:, 0] == 0).any())
 
     def _ended(self, alive: Tensor, tokens_b: Tensor, t: int) -> Tensor:
-        stop_b = torch.isin(tokens_b, self.stop_ids)
+        stopped = torch.isin(tokens_b, self.stop_ids).tolist()
         for i, row in enumerate(alive.tolist()):
             self.lengths[row] = t + 1
-            if stop_b[i] or self._stop_text(row, t):
-                self.stopped[row] = True
-                stop_b[i] = True
-        return stop_b | (self.limits_B[alive] <= t + 1)
+            self.stopped[row] = stopped[i] = stopped[i] or self._stop_text(row, t)
+        return torch.tensor(stopped, device=self.device) | (self.limits_B[alive] <= t + 1)
 
     def _stop_text(self, row: int, t: int) -> bool:
         stop = self.requests[row].sampling.stop

@@ -131,6 +131,7 @@ def _rollout(row: dict[str, Any]) -> Rollout:
         rewards={name: row[f"reward/{name}"] for name in names},
         statuses={name: row[f"status/{name}"] for name in names},
         reward=row["reward"],
+        advantage=row["advantage"],
         staleness=row["staleness"],
         dropped=row["dropped"],
     )

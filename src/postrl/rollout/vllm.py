@@ -16,6 +16,9 @@ MAX_IN_FLIGHT = 512
 RETRY_PAUSE = 1.0
 """Seconds between two tries of one request."""
 
+AVOID = 10.0
+"""Seconds for which a server that failed gets requests only if all have: one that refuses at once always looks idle."""
+
 
 class VLLMSampler:
     """Samples from `servers`.
@@ -35,7 +38,8 @@ class VLLMSampler:
         self.patience = patience
         self.reissued = 0
         """Requests asked again so far."""
-        self._load = dict.fromkeys(range(len(self.servers)), 0)
+        self._load = [0] * len(self.servers)
+        self._avoid_until = [0.0] * len(self.servers)
 
     async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
         """See `Sampler.sample`. Leaving early closes the connections, and the servers drop the requests.
@@ -63,26 +67,30 @@ class VLLMSampler:
         end = time.monotonic() + self.patience
         last: PostrlError | None = None
         while time.monotonic() < end:
-            index = min(self._load, key=lambda i: self._load[i])
+            index = self._choose()
             self._load[index] += 1
             try:
                 completion = await self._ask(client, self.servers[index], request)
-                if all(span.version >= request.min_version for span in completion.version_spans):
+                problem = _problem(completion, request)
+                if not problem:
                     return _sampled(completion)
-                last = ServerError(
-                    f"{self.servers[index].url} generates with weights of version "
-                    f"{min(s.version for s in completion.version_spans)}, expected {request.min_version}"
-                )
+                last = ServerError(f"{self.servers[index].url} {problem}")
             except (ServerError, WaitTimeout) as error:
                 last = error
             finally:
                 self._load[index] -= 1
+            self._avoid_until[index] = time.monotonic() + AVOID
             self.reissued += 1
             await asyncio.sleep(RETRY_PAUSE)
         raise ServerError(
             f"a completion was asked for again and again for {self.patience:.0f} s: {last.message if last else 'no answer'}",
             hint="see the server's log in RUN/logs",
         )
+
+    def _choose(self) -> int:
+        """The least loaded server among those that work."""
+        now = time.monotonic()
+        return min(range(len(self.servers)), key=lambda i: (self._avoid_until[i] > now, self._load[i]))
 
     async def _ask(self, client: object, server: VLLMServer, request: Request) -> Completion:
         return await server.generate(
@@ -95,6 +103,16 @@ class VLLMSampler:
             stop_token_ids=self.stop_token_ids or None,
             timeout=self.request_timeout,
         )
+
+
+def _problem(completion: Completion, request: Request) -> str:
+    """Why a completion is no rollout; empty when it is one."""
+    if completion.finish_reason == "abort":
+        return "gave up a completion before its end"
+    oldest = min((span.version for span in completion.version_spans), default=request.min_version)
+    if oldest < request.min_version:
+        return f"generates with weights of version {oldest}, expected {request.min_version}"
+    return ""
 
 
 def _sampled(completion: Completion) -> Sampled:

@@ -1,0 +1,145 @@
+"""Sampling over servers: spread, asked again, given up. The servers are stand-ins that speak real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fake_vllm import FakeVLLM
+from postrl.errors import ServerError
+from postrl.rollout import vllm
+from postrl.rollout.sampler import Request, Sampled, Sampling
+from postrl.rollout.vllm import VLLMSampler
+from postrl.servers import VLLMServer
+from postrl.types import VersionSpan
+
+
+class Generating(FakeVLLM):
+    """`reply(n, body)` gives (status, choice) for the n-th request, from 0."""
+
+    def __init__(self, reply: Callable[[int, Any], tuple[int, dict[str, Any]]]) -> None:
+        super().__init__()
+        self.reply = reply
+        self.lock = threading.Lock()
+        self.asked = 0
+
+    def answer(self, route: str, body: Any) -> tuple[int, str]:
+        with self.lock:
+            n, self.asked = self.asked, self.asked + 1
+            self.calls.append((route, body))
+        status, choice = self.reply(n, body)
+        return status, json.dumps({"choices": [choice]})
+
+
+def choice(version: int | str = 2, reason: str = "stop", tokens: tuple[int, ...] = (7, 8)) -> dict[str, Any]:
+    return {
+        "token_ids": list(tokens),
+        "logprobs": {"content": [{"logprob": -0.5 * (i + 1)} for i in range(len(tokens))]},
+        "weight_versions": [{"version": str(version), "start": 0, "end": len(tokens)}],
+        "finish_reason": reason,
+    }
+
+
+def request(seed: int = 1, min_version: int = 2) -> Request:
+    return Request([1, 2, 3], seed, Sampling(0.9, 16, ("END",)), min_version)
+
+
+def sample(sampler: VLLMSampler, requests: list[Request]) -> dict[int, Sampled]:
+    async def collect() -> dict[int, Sampled]:
+        return {index: got async for index, got in sampler.sample(requests)}
+
+    return asyncio.run(collect())
+
+
+def sampler(*servers: FakeVLLM, patience: float = 30.0) -> VLLMSampler:
+    urls = [VLLMServer(server.url) for server in servers]
+    return VLLMSampler(urls, stop_token_ids=[2, 9], request_timeout=20.0, patience=patience)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(vllm, "RETRY_PAUSE", 0.01)
+
+
+def test_a_completion_comes_back_with_log_probs_and_versions():
+    with Generating(lambda n, body: (200, choice())) as server:
+        assert sample(sampler(server), [request(seed=5)]) == {
+            0: Sampled([7, 8], [-0.5, -1.0], [VersionSpan(2, 0, 2)], "stop")
+        }
+    ((_, body),) = server.calls
+    asked = body["sampling_params"]
+    assert body["token_ids"] == [1, 2, 3]
+    assert (asked["seed"], asked["temperature"], asked["max_tokens"]) == (5, 0.9, 16)
+    assert (asked["stop"], asked["stop_token_ids"]) == (["END"], [2, 9])
+
+
+def test_requests_are_spread_over_the_servers():
+    arrived = threading.Barrier(6, timeout=20)  # all six are in flight at once
+
+    def reply(n: int, body: Any) -> tuple[int, dict[str, Any]]:
+        arrived.wait()
+        return 200, choice()
+
+    with Generating(reply) as one, Generating(reply) as two:
+        assert len(sample(sampler(one, two), [request(seed) for seed in range(6)])) == 6
+        assert (one.asked, two.asked) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [(503, {}), (200, {"nonsense": 1}), (200, choice(version=1)), (200, choice(version="default")), (200, choice(reason="abort")),
+     (200, choice(reason="abort", tokens=()))],
+    ids=["down", "garbage", "old weights", "nobody's weights", "aborted", "aborted at once"],
+)  # fmt: skip
+def test_what_is_no_completion_is_asked_for_again_with_the_same_seed(bad):
+    with Generating(lambda n, body: bad if n < 2 else (200, choice())) as server:
+        which = sampler(server)
+        assert sample(which, [request(seed=5)])[0].completion_ids == [7, 8]
+    assert which.reissued == 2
+    assert [body["sampling_params"]["seed"] for _, body in server.calls] == [5, 5, 5]
+
+
+def test_a_server_that_is_gone_costs_only_a_second_try_at_another():
+    with Generating(lambda n, body: (200, choice())) as server:
+        with Generating(lambda n, body: (200, choice())) as gone:
+            pass
+        found = sample(sampler(gone, server), [request(seed) for seed in range(4)])
+    assert sorted(found) == [0, 1, 2, 3]
+
+
+def test_patience_ends_with_the_last_failure():
+    with (
+        Generating(lambda n, body: (200, choice(version=1))) as server,
+        pytest.raises(
+            ServerError, match=r"asked for again and again for 0 s: .* weights of version 1, expected 2"
+        ) as caught,
+    ):
+        sample(sampler(server, patience=0.2), [request()])
+    assert "RUN/logs" in caught.value.hint
+
+
+def test_leaving_early_gives_the_servers_their_requests_back():
+    hold = threading.Event()
+
+    def reply(n: int, body: Any) -> tuple[int, dict[str, Any]]:
+        if body["sampling_params"]["seed"]:
+            hold.wait(20)
+        return 200, choice()
+
+    async def first(which: VLLMSampler) -> int:
+        stream = which.sample([request(seed) for seed in range(3)])
+        index, _ = await anext(stream)
+        await stream.aclose()
+        return index
+
+    with Generating(reply) as server:
+        which = sampler(server)
+        assert asyncio.run(first(which)) == 0
+        hold.set()
+        assert len(sample(which, [request(0), request(0)])) == 2  # its counts of load are right again
+        assert which._load == [0]
