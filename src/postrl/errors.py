@@ -62,8 +62,9 @@ class WaitTimeout(PostrlError, TimeoutError):
 def error_to_wire(error: BaseException) -> dict[str, Any]:
     """An error as plain data, for a message or for a child's error file."""
     if isinstance(error, PostrlError):
+        known = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
         return {
-            "kind": type(error).__name__,
+            "kind": known.__name__,
             "message": error.message,
             "hint": error.hint,
             "exit_code": error.exit_code,

@@ -75,33 +75,34 @@ class Reporter:
         """
         s = self.session
         pairs = reduce_over_ranks(stats.metrics, s.ranks)
-        if not s.ranks.is_main:
-            self._check_finite(stats, step)
-            return
+        (peak,) = s.ranks.max([peak_memory_gb(s.ranks.device)])
+        if s.ranks.is_main:
+            self._store(step, groups, batch, stats)
+            metrics = {
+                **rollout_summary(batch.rollouts),
+                **finish({**batch.metrics, **pairs}),
+                **_update_summary(stats),
+                **{f"time/{name}": seconds for name, seconds in times.items()},
+                **_finished(rollout_metrics),
+                **extra,
+                "weights/version": float(batch.version),
+                "memory/peak_gb": peak,
+            }
+            self._write(step, metrics, batch, stats)
+        self._check_finite(stats, step)
+
+    def _store(self, step: int, groups: Sequence[Group], batch: Batch, stats: UpdateReport) -> None:
         advantages = [] if batch.advantages_B is None else batch.advantages_B.tolist()
         for rollout, advantage in zip(batch.rollouts, advantages, strict=True):
             rollout.advantage = advantage
-        with s.folder.writing("rollouts"):
-            write_rollouts(s.folder.rollouts, step, "train", groups)
+        folder = self.session.folder
+        with folder.writing("rollouts"):
+            write_rollouts(folder.rollouts, step, "train", groups)
             if stats.skipped:
                 self._keep_batch(step, groups)
-        metrics = {
-            **rollout_summary(batch.rollouts),
-            **finish({**batch.metrics, **pairs}),
-            **finish(
-                {
-                    name: (value[0], value[1])
-                    for name, value in rollout_metrics.items()
-                    if isinstance(value, list | tuple)
-                }
-            ),
-            **_update_summary(stats),
-            **{f"time/{name}": seconds for name, seconds in times.items()},
-            **{name: value for name, value in rollout_metrics.items() if not isinstance(value, list | tuple)},
-            **extra,
-            "weights/version": float(batch.version),
-            "memory/peak_gb": peak_memory_gb(s.ranks.device),
-        }
+
+    def _write(self, step: int, metrics: dict[str, float], batch: Batch, stats: UpdateReport) -> None:
+        s = self.session
         metrics["time/step"] = time.monotonic() - self._started
         self._started = time.monotonic()
         _add_throughput(metrics, batch.rollouts, stats)
@@ -112,7 +113,6 @@ class Reporter:
         if self._line is not None:
             self._line.update(step, s.total_steps, self.last)
         self.callbacks.on_log(self.last)
-        self._check_finite(stats, step)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """A line of its own, for the evaluation before the first step."""
@@ -148,6 +148,7 @@ class Reporter:
 
     def _check_finite(self, stats: UpdateReport, step: int) -> None:
         if stats.skipped and self.session.learner.nonfinite_in_a_row >= MAX_NONFINITE:
+            self._agreed(True)  # the end of one rank is the end of all: not before rank 0 has written
             raise PostrlError(
                 f"loss or gradient was not finite in {self.session.learner.nonfinite_in_a_row} updates in a row, at step {step}",
                 hint=f"the batches are in {self.session.folder.path}/nonfinite; lower --learning-rate, or use --dtype float32",
@@ -184,6 +185,12 @@ def rollout_summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "tokens/prompt": float(sum(len(r.prompt_ids) for r in rollouts)),
         "tokens/completion": float(sum(lengths)),
     }
+
+
+def _finished(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The rollout worker's metrics, pairs (lists, where they came as a message) and plain numbers, as numbers."""
+    pairs = {name: (value[0], value[1]) for name, value in metrics.items() if isinstance(value, list | tuple)}
+    return {**finish(pairs), **{name: value for name, value in metrics.items() if name not in pairs}}
 
 
 def _update_summary(stats: UpdateReport) -> dict[str, float]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.errors import PostrlError, UsageError, error_to_wire
+from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
 
 MAY_CHANGE_ON_RESUME = frozenset(
     {
@@ -90,6 +90,8 @@ class RunFolder:
             self.logs.mkdir(parents=True, exist_ok=True)
             self.take_stop()
             self._progress.unlink(missing_ok=True)
+            for old in self.logs.glob("*.error.json"):  # of a run whose launcher was killed
+                old.unlink()
             replace(config, resume=False).save(self.config)
 
     @contextmanager
@@ -113,8 +115,10 @@ class RunFolder:
             ) from error
 
     def rewind(self, step: int) -> None:
-        """After a resume from `step`: later rollouts move to RUN/abandoned, so that nothing appears twice."""
-        late = [p for p in self.rollouts.glob("*.parquet") if _step_of(p) > step]
+        """After a resume from `step`: later rollouts and checkpoints move to RUN/abandoned, so that nothing appears
+        twice, and the next resume does not continue what was left."""
+        found = [*self.rollouts.glob("*.parquet"), *self.checkpoints.glob("step_*")]
+        late = [path for path in found if _step_of(path) > step]
         if late:
             place = self.path / "abandoned" / datetime.now().strftime("%Y%m%d-%H%M%S")
             place.mkdir(parents=True, exist_ok=True)
@@ -153,11 +157,16 @@ class RunFolder:
     # -- errors and notes of children ----------------------------------------------------------------------------------
 
     def save_error(self, child: str, error: dict[str, Any]) -> None:
-        """What a child failed with, for the launcher to show."""
+        """What a child failed with, for the launcher to show. When several ranks fail, the first that can say why stays:
+        the others have only lost the connection to it."""
+        path = self.logs / f"{child}.error.json"
+        before = _read_json(path)
+        if before is not None and (_says_why(before) or not _says_why(error)):
+            return
         self.logs.mkdir(parents=True, exist_ok=True)
-        temporary = self.logs / f".{child}.error"
+        temporary = self.logs / f".{child}.error.{os.getpid()}"
         temporary.write_text(json.dumps(error))
-        os.replace(temporary, self.logs / f"{child}.error.json")
+        os.replace(temporary, path)
 
     @contextmanager
     def reporting_errors(self, child: str) -> Iterator[None]:
@@ -173,18 +182,27 @@ class RunFolder:
 
     def take_error(self, child: str) -> dict[str, Any] | None:
         path = self.logs / f"{child}.error.json"
-        try:
-            error = json.loads(path.read_text())
-        except (OSError, ValueError):
-            return None
+        error = _read_json(path)
         path.unlink(missing_ok=True)
-        return dict(error)
+        return error
 
     def note(self, text: str) -> None:
         """A line for the person at the terminal, whoever runs it."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with open(self.logs / "notes.log", "a", encoding="utf-8") as file:
             file.write(text.replace("\n", " ") + "\n")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _says_why(error: dict[str, Any]) -> bool:
+    """Whether it is an error of ours, with a message for people."""
+    return type(error_from_wire(error)).__name__ == error.get("kind")
 
 
 def _check_unchanged(before: GRPOConfig, now: GRPOConfig, where: Path) -> None:
