@@ -175,6 +175,21 @@ def test_stop_kills_what_ignores_sigterm_after_the_grace(start: Any, tmp_path: P
     assert child.poll() == 128 + signal.SIGKILL
 
 
+def test_killing_a_child_leaves_none_of_its_shared_memory(start: Any, tmp_path: Path) -> None:
+    code = """
+from multiprocessing import shared_memory
+memory = shared_memory.SharedMemory(create=True, size=64)
+print(memory.name, flush=True)
+"""
+    child = start(STUBBORN.replace("note('main')", code + "note('main')"))
+    noted(tmp_path, "main")
+    segment = Path("/dev/shm") / child.log_tail()[0]
+    assert segment.exists()
+    child.stop(grace=0.0)
+    assert child.poll() == 128 + signal.SIGKILL
+    assert not segment.exists()
+
+
 def test_stop_may_be_called_twice_and_after_the_end(start: Any) -> None:
     child = start("pass")
     child.wait(PATIENCE)

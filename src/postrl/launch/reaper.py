@@ -33,6 +33,8 @@ MARK = "POSTRL_CHILD"
 """Environment variable that all descendants of one reaper share."""
 GIVE_UP = 30.0
 """Seconds after the first SIGKILL at which what still lives cannot be killed (another user's, or stuck in the kernel)."""
+TRACKER_GRACE = 2.0
+"""Seconds that Python's resource trackers outlive the first SIGKILL: they remove the shared memory of the killed."""
 
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -161,7 +163,7 @@ class Reaper:
         left = self._descendants()
         for process in left:
             with contextlib.suppress(psutil.Error):
-                if late >= 0:
+                if late >= (TRACKER_GRACE if _is_resource_tracker(process) else 0.0):
                     process.kill()
                 elif process not in self.asked:
                     self.asked.add(process)
@@ -177,6 +179,10 @@ class Reaper:
         if not _LINUX and (mark := os.environ.get(MARK)):
             found += [process for process in marked(mark) if process not in found]
         return found
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
+    return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
 
 
 def _prctl(option: int, value: int) -> None:
