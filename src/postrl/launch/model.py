@@ -16,17 +16,26 @@ from postrl.learning.packaged import PACKAGED, cache_folder
 CONVERSION_TIMEOUT = 900.0
 
 
-def local_model(config: GRPOConfig) -> str:
-    """The folder or hub id that --model means; a packaged model is converted on first use.
+def check_model(config: GRPOConfig) -> None:
+    """Refuse a model that cannot be had before anything starts.
 
     Raises:
-        UsageError: no such folder, no such model where the hub cannot be reached, or the package of a packaged model
-            is missing.
+        UsageError: no such folder, or a hub id that is not cached where the hub cannot be reached.
     """
     if config.model not in PACKAGED:
         check_model_path(config.model)
         if not Path(config.model).is_dir():
             _check_hub(config)
+
+
+def local_model(config: GRPOConfig) -> str:
+    """The folder or hub id that --model means; a packaged model is converted on first use.
+
+    Raises:
+        UsageError: the package of a packaged model is missing.
+        PostrlError: it cannot be converted.
+    """
+    if config.model not in PACKAGED:
         return config.model
     command = [sys.executable, "-m", "postrl.learning.packaged", config.model]
     try:

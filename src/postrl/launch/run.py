@@ -23,12 +23,11 @@ from postrl.console import StepLine, note, table
 from postrl.data_sources import find_preset, is_file_name
 from postrl.errors import DataError, UsageError
 from postrl.launch.accelerate import trainer_command
-from postrl.launch.model import local_model
+from postrl.launch.model import check_model, local_model
 from postrl.launch.placement import Placement
 from postrl.launch.plan import show_plan
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.siblings import Siblings, check_children, placement_of, siblings, with_engine
-from postrl.learning.loading import check_model_path
 from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers, read_metrics
 from postrl.rewards.registry import BUILTINS, resolve
@@ -93,8 +92,7 @@ def check(config: GRPOConfig) -> None:
         for spec in config.reward:
             resolve(spec)
         check_data(config)
-    if config.model not in PACKAGED:
-        check_model_path(config.model)
+    check_model(config)
     check_trackers(config.report_to)
 
 

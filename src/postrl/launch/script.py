@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from postrl.connections import Connections
 from postrl.console import note
-from postrl.launch.model import local_model
+from postrl.launch.model import check_model, local_model
 from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.run_folder import RunFolder
 
@@ -31,6 +31,8 @@ def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections
     if int(os.environ.get("RANK", "0")) != 0:
         yield _share(None)
         return
+    if given.model is None:
+        check_model(config)
     folder.prepare(config)
     path = _model_path(config, given, folder)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None

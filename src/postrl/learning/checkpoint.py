@@ -7,6 +7,7 @@ RUN/checkpoints/step_000010/
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -55,9 +56,10 @@ def save_checkpoint(folder: Path, step: int, learner: Learner, state: dict[str, 
             temporary.rename(target)
             _sync(folder)
     except (OSError, RuntimeError, CheckpointException) as error:
+        cause = os.strerror(errno.ENOSPC) if _is_full(folder) else _cause(error)
         shutil.rmtree(temporary, ignore_errors=True)
         raise PostrlError(
-            f"checkpoint {step} could not be written to {folder}: {_cause(error)}",
+            f"checkpoint {step} could not be written to {folder}: {cause}",
             hint="free space or choose another --output-dir, then continue with --resume; earlier checkpoints are intact",
         ) from error
     if learner.ranks.is_main and keep:
@@ -181,6 +183,14 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def _is_full(folder: Path) -> bool:
+    """torch says "unexpected pos 704 vs 598" then, and loses what the system said on the way between ranks."""
+    try:
+        return shutil.disk_usage(folder).free < 64 << 10
+    except OSError:
+        return False
 
 
 def _cause(error: BaseException) -> str:
