@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from e2e.runs import CORES, REWARDED, Finished, Workplace
+from e2e.runs import REWARDED, Finished, Workplace
 from helpers import tiny_model_dir
 
 REWARDS = """
@@ -52,8 +52,8 @@ def place(tmp_path_factory) -> Workplace:
 
 @pytest.fixture(scope="session")
 def side_by_side() -> Iterator[ThreadPoolExecutor]:
-    """Runs commands next to each other, one a core."""
-    with ThreadPoolExecutor(len(CORES)) as executor:
+    """Runs commands next to each other."""
+    with ThreadPoolExecutor(3) as executor:
         yield executor
         executor.shutdown(cancel_futures=True)
 
