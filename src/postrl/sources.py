@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from postrl.config import GRPOConfig
+from postrl.data_stream import steps_for_epochs
 from postrl.errors import UsageError
-from postrl.messages import Channel, connect, decode_groups, encode
+from postrl.messages import PROTOCOL, Channel, ProtocolError, connect, decode_groups, encode
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.types import Group
 from postrl.worker import Metrics, RolloutWorker
+
+T = TypeVar("T")
 
 START_TIMEOUT = 600.0
 """Seconds the rollout worker may take to load its data and its rewards."""
@@ -48,13 +51,13 @@ class LocalSource:
         self.worker = worker
         self.num_prompts = num_prompts
         self.has_evaluation = worker.evaluation is not None
-        asyncio.run(worker.rewards.start())
+        run_to_end(worker.rewards.start())
 
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
-        return asyncio.run(self.worker.groups(version))
+        return run_to_end(self.worker.groups(version))
 
     def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
-        return asyncio.run(self.worker.evaluate(version))
+        return run_to_end(self.worker.evaluate(version))
 
     def state(self) -> dict[str, Any]:
         return self.worker.state()
@@ -66,6 +69,16 @@ class LocalSource:
         self.worker.close()
 
 
+def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run; in a thread of its own where a loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
 class RemoteSource:
     """The rollout worker in a process of its own, over the message protocol."""
 
@@ -74,6 +87,11 @@ class RemoteSource:
         # The worker has its own deadlines and names what it waits for; this one is for a worker that hangs.
         self.timeout = 2 * (config.server_start_timeout + config.request_timeout) + 2 * config.reward_timeout + 600.0
         _, data, _ = self._ask("hello", timeout=START_TIMEOUT)
+        if data["protocol"] != PROTOCOL:
+            raise ProtocolError(
+                f"the rollout worker at {address} speaks protocol {data['protocol']}, this trainer {PROTOCOL}",
+                hint="both ends need the same postrl version",
+            )
         self.num_prompts = int(data["num_prompts"])
         self.has_evaluation = bool(data["has_evaluation"])
 
@@ -135,4 +153,4 @@ def total_steps(config: GRPOConfig, source: Source) -> int:
         return min(config.max_steps, len(source.files)) if config.max_steps > 0 else len(source.files)
     if config.max_steps > 0:
         return config.max_steps
-    return max(1, math.ceil(source.num_prompts * config.num_train_epochs / config.prompts_per_step))
+    return steps_for_epochs(source.num_prompts, config.prompts_per_step, config.num_train_epochs)

@@ -9,6 +9,7 @@ never holds the interpreter of a trainer rank; with the embedded engine it runs 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import pickle
 import time
@@ -75,10 +76,15 @@ class RolloutWorker:
         return groups, {**self.rewards.metrics(groups), **times, "epoch": self.stream.epoch, **self._counters()}
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
-        """One greedy completion for each prompt of the evaluation set, scored."""
+        """One greedy completion for each prompt of the evaluation set, scored.
+
+        Raises:
+            RewardError, ServerError: as for `groups`.
+        """
         prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
         sampling = Sampling(0.0, self.config.max_completion_length, tuple(self.config.stop))
         groups, _ = await self._sample(prompts, 1, sampling, version)
+        self.rewards.check_budget(groups, self.config.reward_error_budget)
         scores = [r.reward for g in groups for r in g.rollouts if r.reward is not None]
         lengths = [float(len(r.completion_ids)) for g in groups for r in g.rollouts]
         cut = [float(r.finish_reason == "length") for g in groups for r in g.rollouts]
@@ -102,12 +108,13 @@ class RolloutWorker:
         ]
         scoring: list[asyncio.Task[None]] = []
         try:
-            async for index, sampled in self.sampler.sample(requests):
-                group = groups[index // per_prompt]
-                group.rollouts.append(self._rollout(prompts[index // per_prompt][1], index % per_prompt, sampled))
-                if len(group.rollouts) == per_prompt:
-                    group.rollouts.sort(key=lambda rollout: rollout.sample_index)
-                    scoring.append(asyncio.create_task(self.rewards.score(group)))
+            async with contextlib.aclosing(self.sampler.sample(requests)) as completions:
+                async for index, sampled in completions:
+                    group = groups[index // per_prompt]
+                    group.rollouts.append(self._rollout(prompts[index // per_prompt][1], index % per_prompt, sampled))
+                    if len(group.rollouts) == per_prompt:
+                        group.rollouts.sort(key=lambda rollout: rollout.sample_index)
+                        scoring.append(asyncio.create_task(self.rewards.score(group)))
             generated = time.monotonic()
             await asyncio.gather(*scoring)
         finally:

@@ -16,7 +16,7 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.connections import TOKEN, Connections
-from postrl.errors import ChildError, PostrlError, UsageError, error_from_wire
+from postrl.errors import ChildError, PostrlError, UsageError, WaitTimeout, error_from_wire
 from postrl.launch.placement import Placement, place, visible_gpus
 from postrl.launch.pool import ServerPool
 from postrl.launch.process import ChildProcess, Supervisor
@@ -27,6 +27,10 @@ from postrl.weights.disk import remove_weights, restore
 
 POLL = 0.1
 """Seconds between two looks at the children."""
+
+SOCKET = "worker.sock"
+WORKER_TIMEOUT = 900.0
+"""Seconds the rollout worker may take to load its data and its rewards, which may load models."""
 
 
 def with_engine(config: GRPOConfig) -> GRPOConfig:
@@ -91,13 +95,14 @@ def siblings(
         return
     with contextlib.ExitStack() as stack:
         children = stack.enter_context(Supervisor())
-        socket_dir = Path(tempfile.mkdtemp(prefix="postrl-"))
+        # The path of a socket has at most 107 bytes, and a cluster's TMPDIR may use them up.
+        socket_dir = Path(tempfile.mkdtemp(prefix="postrl-", dir="/tmp" if len(tempfile.gettempdir()) > 70 else None))
         stack.callback(shutil.rmtree, socket_dir, True)
         pool = None
         connections = Connections(
             server_urls=tuple(config.vllm_server_url),
             token=os.environ.get(TOKEN),
-            worker=f"unix:{socket_dir}/worker.sock",
+            worker=f"unix:{socket_dir / SOCKET}",
             owned=not config.vllm_server_url,
             backend="postrl_disk" if placement.cpu else "nccl",
             server_dtype=server_dtype(config, placement.cpu),
@@ -121,6 +126,7 @@ def siblings(
             pool.watch_in_background(on_restart=lambda url: _resync(url, connections, folder))
         else:
             _start_worker(children, folder, connections, job)
+        _wait_for_worker(socket_dir / SOCKET, children, folder)
         yield Siblings(connections, children, pool, folder)
 
 
@@ -139,6 +145,19 @@ def _start_worker(children: Supervisor, folder: RunFolder, connections: Connecti
         stdin=job,
         may_finish=True,
     )
+
+
+def _wait_for_worker(socket: Path, children: Supervisor, folder: RunFolder) -> None:
+    """Until it listens: what is wrong with data or rewards shows here, and not as a trainer that cannot connect."""
+    deadline = time.monotonic() + WORKER_TIMEOUT
+    while not socket.is_socket():
+        check_children(children, folder)
+        if time.monotonic() > deadline:
+            raise WaitTimeout(
+                f"the rollout worker has not loaded its data and rewards within {WORKER_TIMEOUT:.0f} s",
+                hint=f"see {folder.logs / 'worker.log'}",
+            )
+        time.sleep(POLL)
 
 
 def _resync(url: str, connections: Connections, folder: RunFolder) -> None:

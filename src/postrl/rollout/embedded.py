@@ -8,7 +8,7 @@ weights, not on its neighbours (up to the rounding of batched matrix products).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class EmbeddedSampler:
         self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long)
         self._version = version
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
+    async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """See `Sampler.sample`; in batches of at most MAX_SEQUENCES, in the order of the requests.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,7 +47,7 @@ class Sampled:
 class Sampler(Protocol):
     """Where completions come from."""
 
-    def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
+    def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """Yield (index of the request, completion) in the order they finish."""
         ...
 

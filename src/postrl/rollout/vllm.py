@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from postrl.errors import PostrlError, ServerError, WaitTimeout
 from postrl.rollout.sampler import Request, Sampled
@@ -41,7 +41,7 @@ class VLLMSampler:
         self._load = [0] * len(self.servers)
         self._avoid_until = [0.0] * len(self.servers)
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
+    async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """See `Sampler.sample`. Leaving early closes the connections, and the servers drop the requests.
 
         Raises:
