@@ -201,7 +201,7 @@ class GRPOTrainer:
             if self.last_step:
                 break
         self.save_model()
-        if self.args.push_to_hub and s.ranks.is_main:
+        if self.args.push_to_hub and s.ranks.is_main and s.first_step > s.total_steps:
             s.folder.note(f"uploaded to {push_model(s.folder.model, self.args.push_to_hub)}")
         self.reporter.end()
 

@@ -28,6 +28,7 @@ from postrl.launch.placement import Placement
 from postrl.launch.plan import show_plan
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.siblings import Siblings, check_children, placement_of, siblings, with_engine
+from postrl.learning.hub import check_access
 from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers, read_metrics
 from postrl.rewards.registry import BUILTINS, resolve
@@ -94,6 +95,7 @@ def check(config: GRPOConfig) -> None:
         check_data(config)
     check_model(config)
     check_trackers(config.report_to)
+    check_access(config.push_to_hub)
 
 
 def check_data(config: GRPOConfig) -> None:

@@ -13,6 +13,7 @@ from postrl.connections import Connections
 from postrl.console import note
 from postrl.launch.model import check_model, local_model
 from postrl.launch.siblings import placement_of, siblings, with_engine
+from postrl.learning.hub import check_access
 from postrl.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections
         return
     if given.model is None:
         check_model(config)
+    check_access(config.push_to_hub)
     folder.prepare(config)
     path = _model_path(config, given, folder)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None

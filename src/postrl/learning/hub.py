@@ -4,7 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from postrl.errors import PostrlError
+from postrl.errors import PostrlError, UsageError
+
+
+def check_access(repo_id: str | None) -> None:
+    """Refuse an upload that cannot succeed before the run begins, without asking the hub.
+
+    Raises:
+        UsageError: it is no hub id, or nobody is logged in here.
+    """
+    if repo_id is None:
+        return
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UsageError(f"push_to_hub is {repo_id!r}, which is no hub id", hint="write it as user/name") from error
+    if get_token() is None:
+        raise UsageError(
+            f"push_to_hub is {repo_id}, and nobody is logged in to the hub here",
+            hint="`hf auth login`, or set HF_TOKEN; or leave --push-to-hub out and upload RUN/model later",
+        )
 
 
 def push_model(folder: Path, repo_id: str) -> str:
@@ -21,7 +44,8 @@ def push_model(folder: Path, repo_id: str) -> str:
         api.upload_folder(folder_path=str(folder), repo_id=repo.repo_id, commit_message="Trained with postrl")
         return str(repo)
     except Exception as error:  # the hub's errors and those of the network have no common class
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise PostrlError(
-            f"the model could not be uploaded to {repo_id}: {error}",
+            f"the model could not be uploaded to {repo_id}: {cause}",
             hint=f"it is in {folder}; log in with `hf auth login`, then `hf upload {repo_id} {folder}`",
         ) from error
