@@ -15,7 +15,6 @@ from postrl.console import StepLine
 from postrl.errors import PostrlError
 from postrl.learning.learner import MAX_NONFINITE, UpdateReport, peak_memory_gb
 from postrl.learning.sharding import Ranks
-from postrl.messages import encode_groups
 from postrl.rollout.store import write_rollouts
 from postrl.session import Session
 from postrl.types import Batch, Group, Rollout
@@ -71,13 +70,13 @@ class Reporter:
         """Report a finished step.
 
         Raises:
-            PostrlError: updates were not finite several times in a row; the batch is kept for a look.
+            PostrlError: updates were not finite several times in a row; the batches are stored like all others.
         """
         s = self.session
         pairs = reduce_over_ranks(stats.metrics, s.ranks)
         (peak,) = s.ranks.max([peak_memory_gb(s.ranks.device)])
         if s.ranks.is_main:
-            self._store(step, groups, batch, stats)
+            self._store(step, groups, batch)
             metrics = {
                 **rollout_summary(batch.rollouts),
                 **finish({**batch.metrics, **pairs}),
@@ -91,15 +90,13 @@ class Reporter:
             self._write(step, metrics, batch, stats)
         self._check_finite(stats, step)
 
-    def _store(self, step: int, groups: Sequence[Group], batch: Batch, stats: UpdateReport) -> None:
+    def _store(self, step: int, groups: Sequence[Group], batch: Batch) -> None:
         advantages = [] if batch.advantages_B is None else batch.advantages_B.tolist()
         for rollout, advantage in zip(batch.rollouts, advantages, strict=True):
             rollout.advantage = advantage
         folder = self.session.folder
         with folder.writing("rollouts"):
             write_rollouts(folder.rollouts, step, "train", groups)
-            if stats.skipped:
-                self._keep_batch(step, groups)
 
     def _write(self, step: int, metrics: dict[str, float], batch: Batch, stats: UpdateReport) -> None:
         s = self.session
@@ -141,17 +138,13 @@ class Reporter:
         ranks = self.session.ranks
         return bool(ranks.max([float(mine and ranks.is_main)])[0])
 
-    def _keep_batch(self, step: int, groups: Sequence[Group]) -> None:
-        folder = self.session.folder.path / "nonfinite"
-        folder.mkdir(exist_ok=True)
-        (folder / f"step_{step:06d}.groups").write_bytes(encode_groups("groups", list(groups)))
-
     def _check_finite(self, stats: UpdateReport, step: int) -> None:
         if stats.skipped and self.session.learner.nonfinite_in_a_row >= MAX_NONFINITE:
-            self._agreed(True)  # the end of one rank is the end of all: not before rank 0 has written
+            self._agreed(True)  # the end of one rank is the end of all: not before rank 0 has stored the batch
             raise PostrlError(
                 f"loss or gradient was not finite in {self.session.learner.nonfinite_in_a_row} updates in a row, at step {step}",
-                hint=f"the batches are in {self.session.folder.path}/nonfinite; lower --learning-rate, or use --dtype float32",
+                hint=f"the batches are in {self.session.folder.rollouts} (--replay trains on them again); lower --learning-rate, "
+                "or use --dtype float32",
             )
 
 
@@ -176,7 +169,7 @@ def rollout_summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
     staleness = [r.staleness for r in rollouts]
     return {
         "reward/mean": statistics.fmean(rewards) if rewards else math.nan,
-        "reward/std": statistics.pstdev(rewards) if rewards else math.nan,
+        "reward/std": statistics.pstdev(rewards) if rewards and all(map(math.isfinite, rewards)) else math.nan,
         "completion/length_mean": statistics.fmean(lengths),
         "completion/length_max": float(max(lengths)),
         "completion/truncated_frac": statistics.fmean(r.finish_reason == "length" for r in rollouts),

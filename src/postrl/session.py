@@ -17,7 +17,14 @@ from postrl.connections import Connections
 from postrl.errors import UsageError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, seed_everything
 from postrl.learning.learner import Learner
-from postrl.learning.loading import compute_dtype, load_model, load_tokenizer, stop_token_ids, with_lora
+from postrl.learning.loading import (
+    compute_dtype,
+    load_model,
+    load_tokenizer,
+    starts_at_zero,
+    stop_token_ids,
+    with_lora,
+)
 from postrl.learning.sharding import Ranks, this_rank
 from postrl.metrics import MetricsWriter, Trackers
 from postrl.rollout.embedded import EmbeddedSampler
@@ -175,8 +182,19 @@ def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int
 
 
 def _reference(model: Any, algorithm: Algorithm) -> Any:
-    """A second copy of the initial model, unless the KL is off or the adapter can be switched off instead."""
-    if "ref" not in algorithm.needs or hasattr(model, "disable_adapter"):
+    """A second copy of the initial model, unless the KL is off or the adapter can be switched off instead.
+
+    Raises:
+        UsageError: without its adapter, the model would be another than the initial one.
+    """
+    if "ref" not in algorithm.needs:
+        return None
+    if hasattr(model, "disable_adapter"):
+        if not starts_at_zero(model):
+            raise UsageError(
+                f"beta is {algorithm.beta:g}, and the model's adapter is trained already: the KL needs the initial model",
+                hint="merge the adapter first (model.merge_and_unload()), or set beta to 0",
+            )
         return None
     import copy
 

@@ -13,6 +13,7 @@ from postrl.learning.loading import (
     check_model_path,
     load_model,
     load_tokenizer,
+    starts_at_zero,
     stop_token_ids,
     stop_tokens_of,
     with_lora,
@@ -109,3 +110,9 @@ def test_a_model_with_an_adapter_is_trained_as_it_is():
     assert {p.dtype for p in adapted.parameters() if p.requires_grad} == {torch.float32}
     with pytest.raises(UsageError, match="has an adapter already"):
         with_lora(adapted, GRPOConfig(lora_rank=4))
+
+
+@pytest.mark.parametrize(("init", "zero"), [(True, True), ("gaussian", True), (False, False)])
+def test_an_adapter_starts_at_zero_or_is_known_not_to(init, zero):
+    config = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=init)
+    assert starts_at_zero(with_lora(tiny_model(), GRPOConfig(), config)) is zero

@@ -111,6 +111,11 @@ def _adapted(model: Any, config: GRPOConfig, peft_config: Any) -> Any:
     return get_peft_model(model, peft_config)
 
 
+def starts_at_zero(model: Any) -> bool:
+    """Whether the LoRA adapters of a model change nothing yet: then, switched off, they leave the initial policy."""
+    return not any(bool(parameter.any()) for name, parameter in model.named_parameters() if "lora_B" in name)
+
+
 def _check_plain(peft_config: Any) -> None:
     from peft import LoraConfig
 
