@@ -13,7 +13,7 @@ RUN := runs/demo-$(ENGINE)
 
 .PHONY: demo env test check format clean
 
-demo: $(VENV)/.demo $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm)
+demo: $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) $(VENV)/.demo
 	rm -rf $(RUN)
 	$(BIN)/postrl grpo --config docs/demo.yaml --engine $(ENGINE) --output-dir $(RUN)
 
@@ -51,6 +51,6 @@ $(VENV)/.vllm: $(VENV)/.torch
 	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 
-$(VENV)/.test: $(VENV)/.demo $(VENV)/.vllm
+$(VENV)/.test: $(VENV)/.vllm $(VENV)/.demo
 	$(PIP) -e '.[dev]'
 	touch $@
