@@ -125,15 +125,16 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_a_good_step_ends_the_count
 # -- full memory -------------------------------------------------------------------------------------------------------
 
 
-def raise_out_of_memory(learner, *, at: set[int]) -> None:
-    """Forward passes number `at` (from 0) run out of memory in the last layer."""
+def raise_out_of_memory(learner, *, at: set[int], backward: bool = False) -> None:
+    """Forward (or backward) passes number `at` (from 0) run out of memory in the last layer."""
     passes = iter(range(1000))
 
     def hook(*_):
         if next(passes) in at:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    learner.policy.causal_lm.model.layers[-1].register_forward_hook(hook)
+    layer = learner.policy.causal_lm.model.layers[-1]
+    (layer.register_full_backward_hook if backward else layer.register_forward_hook)(hook)
 
 
 def test_out_of_memory_halves_the_budget_and_makes_the_same_update():
@@ -148,6 +149,28 @@ def test_out_of_memory_halves_the_budget_and_makes_the_same_update():
     assert float(report.metrics["policy/loss"][0]) == pytest.approx(
         float(calm_report.metrics["policy/loss"][0]), rel=1e-4
     )
+
+
+@pytest.fixture
+def group_of_one():
+    """A sharded learner makes a process group for itself; it is ended after the test."""
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("passes", ["forward", "backward"])
+@pytest.mark.usefixtures("group_of_one")
+def test_out_of_memory_in_a_sharded_learner_leaves_no_gradient_of_the_first_try(passes):
+    """fully_shard keeps gradients of micro-batches back until the last, where zero_grad does not find them."""
+    calm = make_learner(tiny_model(tie=False), settings(max_tokens_per_microbatch=30), dtype="bfloat16")
+    hit = make_learner(tiny_model(tie=False), settings(max_tokens_per_microbatch=60), dtype="bfloat16")
+    assert hit.sharded
+    before = weights(calm)
+    raise_out_of_memory(hit, at={2}, backward=passes == "backward")
+    for seed in (0, 1):
+        update(calm, make_groups(seed=seed))
+        update(hit, make_groups(seed=seed))
+        assert_same_step(before, weights(calm), weights(hit))
 
 
 def test_out_of_memory_twice_names_the_setting_and_the_peak():

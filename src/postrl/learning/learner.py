@@ -198,9 +198,8 @@ class Learner:
             if not _out_of_memory(error):
                 raise
             tried, peak = [self.max_tokens], peak_memory_gb(self.ranks.device)
-        self.optimizer.zero_grad(set_to_none=True)
-        _free()
         if self.ranks.size == 1:
+            self._forget_gradients()
             self.max_tokens = max(1, self.max_tokens // 2)
             try:
                 return accumulate()
@@ -214,6 +213,20 @@ class Learner:
             hint=f"lower --max-tokens-per-microbatch (now {tried[0]}) or --max-completion-length, "
             "or turn on --gradient-checkpointing",
         )
+
+    def _forget_gradients(self) -> None:
+        """After an update that broke off, so that it can begin again."""
+        if self.sharded:
+            # The reset leaves gradients that were not reduced yet where they are. An empty pass reduces them, and with
+            # the others they go.
+            self.policy.reset_iter_state()  # type: ignore[operator]
+            self.policy.set_requires_gradient_sync(True)  # type: ignore[operator]
+            ids, select, targets, _ = collate([], torch.zeros(0, 0, dtype=torch.bool), self.ranks.device)
+            self.policy(ids, select, targets, 1.0)[0].sum().backward()
+        self.optimizer.zero_grad(set_to_none=True)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _accumulate(
         self,
@@ -368,12 +381,6 @@ def _checkpoint_activations(model: Any) -> None:
 
 def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def peak_memory_gb(device: torch.device) -> float:
