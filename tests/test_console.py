@@ -64,6 +64,14 @@ def test_a_terminal_gets_a_bar_that_starts_where_a_resumed_run_stands():
     assert "3/20" in shown and "generating" in shown and "step 4/20 · reward 0.10" in shown
 
 
+def test_the_bar_says_when_the_steps_begin_and_how_many_there_are():
+    to = terminal()
+    with StepLine(1, to=to) as line:
+        line.begin(6, 12)
+        (task,) = line.bar.tasks
+        assert (task.description, task.completed, task.total) == ("training", 6, 12)
+
+
 def test_lines_between_logging_steps_are_skipped_but_never_the_last_one():
     pipe = io.StringIO()
     with StepLine(5, every=2, to=make_console(pipe)) as line:

@@ -136,6 +136,11 @@ class StepLine:
         if self.bar is not None:
             self.bar.stop()
 
+    def begin(self, done: int, total: int) -> None:
+        """The steps begin, after `done` of them: what was started and loaded before does not count for the time left."""
+        if self.bar is not None:
+            self.bar.reset(self.task, completed=done, total=total, description="training")
+
     def activity(self, text: str) -> None:
         """What is going on inside the step, beside the bar; nothing when piped."""
         if self.bar is not None:

@@ -37,6 +37,7 @@ class Reporter:
             yield
             return
         with StepLine(s.total_steps, done=s.first_step - 1, every=s.config.logging_steps) as self._line:
+            self._line.begin(s.first_step - 1, s.total_steps)
             yield
         self._line = None
 

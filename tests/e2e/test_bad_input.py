@@ -16,7 +16,6 @@ FILES = {
     "broken.py": 'raise ValueError("no API key in the environment")\ndef score(completions): ...\n',
     "judge.py": 'def judge(completions):\n    raise ConnectionError("the judge does not answer")\n',
     "unknown.yaml": "modle: tiny\n",
-    "empty.jsonl": "",
 }
 
 
@@ -73,7 +72,6 @@ def test_refused_before_a_process_starts(refused, args, says):
 STARTED = {
     "unknown-set": replaced("arithmetic", "owner/set", REWARDED),
     "column": replaced("arithmetic", "rows.jsonl", REWARDED),
-    "empty": replaced("arithmetic", "empty.jsonl", REWARDED),
     "too-long": (*SMALL, "--max-prompt-length", "2"),
     "broken-reward": (*SMALL, "--reward", "broken.py:score"),
     "failing-reward": (*SMALL, "--reward", "judge.py:judge"),
@@ -117,10 +115,6 @@ def test_a_missing_column_shows_the_columns_there_are(failed):
     assert failed("column") == (
         "error: rows has no column 'prompt'; it has question, answer\nhint: choose one with --prompt-column\n"
     )
-
-
-def test_a_file_without_rows(failed):
-    assert failed("empty").startswith("error: no row of empty is usable: 0 rows")
 
 
 def test_prompts_that_are_all_too_long(failed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 
@@ -66,6 +67,7 @@ def test_the_killed_run_had_gone_beyond_its_checkpoint(place, killed):
 
 def test_it_says_where_it_goes_on(resumed):
     assert "continuing from step_000003: step 4 of 6" in resumed.err
+    assert re.findall(r"^step (\d)/6 · ", resumed.err, re.MULTILINE) == ["4", "5", "6"]
     assert resumed.out.startswith("tiny after 6 steps")
 
 

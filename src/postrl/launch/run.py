@@ -138,7 +138,10 @@ class Watch:
     def __init__(self, config: GRPOConfig, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
         self.interrupted = False
-        self.notes = Tail(folder.logs / "notes.log")
+        self.begun_at: int | None = None
+        """Steps that were done when training began."""
+        notes = folder.logs / "notes.log"
+        self.notes = Tail(notes, start=notes.stat().st_size if notes.exists() else 0)
         self.metrics = Tail(folder.metrics)
 
     def until_done(self, trainer: ChildProcess, children: Supervisor, around: Siblings) -> None:
@@ -155,12 +158,17 @@ class Watch:
     def show(self, line: StepLine) -> None:
         for text in self.notes.new_lines():
             note(text)
+        progress = self.folder.progress()
+        if progress is None:
+            return
+        if self.begun_at is None:  # only now: what a resume cuts from the metrics is gone
+            self.begun_at = progress[0]
+            line.begin(*progress)
         for text in self.metrics.new_lines():
             with contextlib.suppress(ValueError):
                 row = json.loads(text)
-                if row["step"] > 0:
-                    _, total = self.folder.progress() or (0, self.config.max_steps)
-                    line.update(int(row["step"]), total, row)
+                if row["step"] > self.begun_at:
+                    line.update(int(row["step"]), progress[1], row)
 
     def finish(self) -> int:
         """The table of before and after, and what to do next."""
@@ -224,22 +232,18 @@ def resume_advice(folder: RunFolder) -> str:
 
 
 class Tail:
-    """New whole lines of a growing file."""
+    """New whole lines of a growing file, from byte `start` on."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.offset = path.stat().st_size if path.exists() else 0
+    def __init__(self, path: Path, *, start: int = 0) -> None:
+        self.path, self.offset = path, start
 
     def new_lines(self) -> list[str]:
         try:
-            size = self.path.stat().st_size
-            if size < self.offset:  # cut by a resume
-                self.offset = size
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
                 data = file.read()
         except OSError:
             return []
-        whole, _, _ = data.rpartition(b"\n")
-        self.offset += len(whole) + 1 if whole else 0
+        whole, newline, _ = data.rpartition(b"\n")
+        self.offset += len(whole + newline)
         return [line for line in whole.decode(errors="replace").split("\n") if line]
