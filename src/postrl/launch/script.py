@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.connections import Connections
@@ -52,11 +53,22 @@ def _model_path(config: GRPOConfig, given: Given, folder: RunFolder) -> str:
         return local_model(config)
     if config.engine != "vllm":
         return config.model
+    from postrl.learning.loading import load_tokenizer
+
     path = folder.weights / "initial"
-    given.model.save_pretrained(path)
-    if given.tokenizer is not None:
-        given.tokenizer.save_pretrained(path)
+    with folder.writing("the initial model"):
+        _save_without_adapter(given.model, path)
+        (given.tokenizer or load_tokenizer(config, config.model)).save_pretrained(path)
     return str(path)
+
+
+def _save_without_adapter(model: Any, path: Path) -> None:
+    """A model as servers load it. An adapter reaches them merged, with the first push."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    state = {
+        name.replace(".base_layer", ""): tensor for name, tensor in base.state_dict().items() if "lora_" not in name
+    }
+    base.save_pretrained(path, state_dict=state)
 
 
 def _share(connections: Connections | None) -> Connections:

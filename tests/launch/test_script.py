@@ -1,0 +1,45 @@
+"""What a script's objects become for servers, which only load folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from helpers import tiny_model, tiny_model_dir, tiny_tokenizer
+from postrl.config import GRPOConfig
+from postrl.launch.script import _model_path
+from postrl.run_folder import RunFolder
+from postrl.session import Given
+
+
+def saved(tmp_path: Path, given: Given, **options: str) -> Path:
+    return Path(_model_path(GRPOConfig(engine="vllm", **options), given, RunFolder(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("adapter", [True, False])
+def test_a_model_that_is_an_object_is_saved_without_its_adapter(tmp_path: Path, tie: bool, adapter: bool) -> None:
+    model = tiny_model(tie=tie)
+    if adapter:
+        model = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    path = saved(tmp_path, Given(model=model, tokenizer=tiny_tokenizer()))
+    loaded = AutoModelForCausalLM.from_pretrained(path, dtype="auto")
+    expected = dict(tiny_model(tie=tie).named_parameters())
+    assert {name: torch.equal(p, expected[name]) for name, p in loaded.named_parameters()} == dict.fromkeys(
+        expected, True
+    )
+
+
+def test_its_tokenizer_is_that_of_where_it_came_from(tmp_path: Path) -> None:
+    folder = tiny_model_dir(tmp_path / "model")
+    path = saved(tmp_path, Given(model=tiny_model()), model=str(folder))
+    assert AutoTokenizer.from_pretrained(path)("What is")["input_ids"] == tiny_tokenizer()("What is")["input_ids"]
+
+
+def test_a_model_that_is_a_folder_stays_where_it_is(tmp_path: Path) -> None:
+    folder = tiny_model_dir(tmp_path / "model")
+    assert saved(tmp_path, Given(), model=str(folder)) == folder
