@@ -138,8 +138,10 @@ class Watch:
     def __init__(self, config: GRPOConfig, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
         self.interrupted = False
-        self.begun_at: int | None = None
-        """Steps that were done when training began."""
+        saved = folder.checkpoints.glob("step_*/state.json")
+        self.begun_at = max((int(path.parent.name.removeprefix("step_")) for path in saved), default=0)
+        """Steps that are done already."""
+        self.training = False
         notes = folder.logs / "notes.log"
         self.notes = Tail(notes, start=notes.stat().st_size if notes.exists() else 0)
         self.metrics = Tail(folder.metrics)
@@ -161,9 +163,9 @@ class Watch:
         progress = self.folder.progress()
         if progress is None:
             return
-        if self.begun_at is None:  # only now: what a resume cuts from the metrics is gone
-            self.begun_at = progress[0]
-            line.begin(*progress)
+        if not self.training:  # only now: what a resume cuts from the metrics is gone
+            self.training = True
+            line.begin(self.begun_at, progress[1])
         for text in self.metrics.new_lines():
             with contextlib.suppress(ValueError):
                 row = json.loads(text)
@@ -176,8 +178,9 @@ class Watch:
         step, total = self.folder.progress() or (0, 0)
         table(f"{self.config.model} after {step} steps", ["", "before", "after"], summary_rows(rows))
         say(f"run folder: {self.folder.path}")
-        say("next:")
-        for command, purpose in next_commands(self.config, self.folder, step, total):
+        if commands := list(next_commands(self.config, self.folder, step, total)):
+            say("next:")
+        for command, purpose in commands:
             say(f"  {command}    # {purpose}")
         return 0 if step == total else 130
 
@@ -208,8 +211,9 @@ def next_commands(config: GRPOConfig, folder: RunFolder, step: int, total: int) 
     if step < total:
         yield f"{again} --resume", f"go on from step {step} of {total}"
         return
-    if not config.replay:
-        yield f"{again} --resume --max-steps {2 * total}", "train on"
+    if config.replay:
+        return
+    yield f"{again} --resume --max-steps {2 * total}", "train on"
     if not config.lora_rank:  # an adapter is no model to start from
         new = _unused(folder.path)
         yield (
