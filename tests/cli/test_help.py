@@ -23,7 +23,9 @@ SETTINGS = Path(__file__).parents[2] / "docs" / "settings.md"
 HEAVY = {"torch", "transformers", "vllm", "datasets", "accelerate", "peft", "pandas", "pyarrow", "numpy"}
 
 
-@pytest.mark.parametrize("args", [(), ("grpo",), ("env",)], ids=["postrl", "postrl-grpo", "postrl-env"])
+@pytest.mark.parametrize(
+    "args", [(), ("grpo",), ("serve",), ("env",)], ids=["postrl", "postrl-grpo", "postrl-serve", "postrl-env"]
+)
 def test_the_help_is_the_one_that_was_reviewed(postrl, args):
     shown = postrl(*args, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -47,7 +49,7 @@ def test_no_line_of_the_help_is_wider_than_the_terminal(postrl):
 
 
 def test_without_a_command_the_help_is_shown(postrl):
-    assert "grpo  Train a language model with GRPO." in postrl().stderr + postrl().stdout
+    assert "grpo   Train a language model with GRPO." in postrl().stderr + postrl().stdout
 
 
 def test_the_processes_of_a_run_are_no_commands_for_people(postrl):
