@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.runs import Command, Finished, Workplace, wait_for
+from e2e.runs import Command, Finished, Run, Workplace, wait_for
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
 
@@ -66,10 +66,20 @@ def test_a_server_that_is_frozen_and_killed_comes_back_and_the_run_goes_on_until
         "grpo", "--model", "served/model", *STEPS, *SMALL_SERVER, "--max-steps", "100000", "--output-dir", "killed",
         **SERVER_ENV,
     )  # fmt: skip
-    run = place.run("killed")
-    wait_for("the first step", lambda: run.reached(1) or command.process.poll() is not None, 900)
-    api_server = only(command, "vllm.entrypoints")
-    engine = only(command, "EngineCore")
+    try:
+        watch_it_recover(command, place.run("killed"))
+        family = descendants(command)
+    finally:
+        os.kill(command.process.pid, signal.SIGKILL)
+    assert command.wait().survivors == []
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+
+
+def watch_it_recover(command: Command, run: Run) -> None:
+    wait_for("the first step", lambda: run.reached(1) or ended(command), 900)
+    assert not ended(command), command.said()
+    api_server, engine = only(command, "vllm.entrypoints"), only(command, "EngineCore")
     api_server.send_signal(signal.SIGSTOP)
     api_server.kill()
     _, alive = psutil.wait_procs([api_server, engine], timeout=60)
@@ -77,21 +87,24 @@ def test_a_server_that_is_frozen_and_killed_comes_back_and_the_run_goes_on_until
 
     at_restart = max(run.steps())
     wait_for("steps on the restarted server", lambda: run.reached(at_restart + 3) or ended(command), 900)
-    assert command.process.poll() is None, command.said()
+    assert not ended(command), command.said()
     assert "was restarted" in command.said()
     for row in rollouts(run.path)[-8:]:
         assert {span["version"] for span in row["version_spans"]} == {row["step"] - 1}
-
-    os.kill(command.process.pid, signal.SIGKILL)
-    assert command.wait().survivors == []
 
 
 def ended(command: Command) -> bool:
     return command.process.poll() is not None
 
 
+def descendants(command: Command) -> list[psutil.Process]:
+    """By parent, not by environment as `Command.family`: vLLM's engine writes its title over its environment."""
+    return psutil.Process(command.process.pid).children(recursive=True)
+
+
 def only(command: Command, name: str) -> psutil.Process:
     """The one process of the command that is called so."""
-    found = [p for p in command.family() if name in " ".join(p.cmdline()) and "reaper" not in " ".join(p.cmdline())]
-    assert len(found) == 1, json.dumps([" ".join(p.cmdline()) for p in found])
-    return found[0]
+    found = {" ".join(p.cmdline()): p for p in descendants(command)}
+    named = [p for line, p in found.items() if name in line and "reaper" not in line]
+    assert len(named) == 1, json.dumps(sorted(found))
+    return named[0]
