@@ -9,7 +9,7 @@ import pytest
 
 from helpers import tiny_tokenizer
 from postrl.config import GRPOConfig
-from postrl.data import load_prompts
+from postrl.data import check_sources, load_prompts
 from postrl.data_sources import PRESETS, Preset, arithmetic_rows, read_files
 from postrl.errors import DataError, UsageError
 
@@ -502,3 +502,21 @@ def test_a_network_that_swallows_packets_is_given_up_on(monkeypatch, unreachable
             client.connect_ex(server.getsockname())
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         assert hub_answers(0.3) is False
+
+
+# -- for the launcher --------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_that_need_no_tokenizer_are_found_without_one(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "1+1?"}\n')
+    check_sources(GRPOConfig(dataset=[str(file), "arithmetic"], prompt_column="question"))
+    with pytest.raises(DataError, match="rows has no column 'prompt'; it has question"):
+        check_sources(GRPOConfig(dataset=[f"{file}=2"]))
+
+
+def test_large_files_are_left_to_the_loading(tmp_path, monkeypatch):
+    monkeypatch.setattr("postrl.data.QUICK", 10)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "1+1?"}\n')
+    check_sources(GRPOConfig(dataset=[str(file)]))

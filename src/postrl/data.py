@@ -20,6 +20,7 @@ from postrl.data_sources import (
     Rows,
     find_preset,
     folder_has_split,
+    hub_is_reachable,
     is_file_name,
     known_names,
     read_files,
@@ -94,6 +95,30 @@ def load_prompts(
     if split == "eval":
         result.prompts = _spread(result.prompts, config.eval_prompts)
     return result
+
+
+QUICK = 50 << 20
+"""Bytes of data files that are read in a moment."""
+
+
+def check_sources(config: GRPOConfig) -> None:
+    """Raise what `load_prompts` would for --dataset, as far as it shows in a moment and without a tokenizer: no such
+    data set, not cached while offline, a broken file, a missing column. For the launcher; large files and the hub itself
+    are left to `load_prompts`."""
+    names = [str(config.dataset_path)] if config.dataset_path else [_parse_weight(entry)[0] for entry in config.dataset]
+    if all(_is_quick(name) for name in names):
+        for source in _train(config):
+            _columns(source, config, needs_answer=False)
+
+
+def _is_quick(name: str) -> bool:
+    preset, path = find_preset(name), Path(name).expanduser()
+    if preset and preset.generate:
+        return True
+    if preset is None and is_file_name(name):
+        files = path.iterdir() if path.is_dir() else [path] if path.exists() else []
+        return sum(file.stat().st_size for file in files) <= QUICK
+    return not hub_is_reachable()
 
 
 def _read_template(path: str) -> str:

@@ -256,6 +256,13 @@ def known_names(name: str) -> str:
     return f"did you mean {near[0]}" if near else f"built in are {', '.join(PRESETS)}"
 
 
+def hub_is_reachable() -> bool:
+    """Whether the hub may be asked (HF_HUB_OFFLINE is off) and answers."""
+    from huggingface_hub import constants
+
+    return not constants.HF_HUB_OFFLINE and hub_answers()
+
+
 def hub_answers(seconds: float = 5.0) -> bool:
     """Whether a connection to the hub can be opened within `seconds`; behind a proxy it is taken for granted."""
     import socket

@@ -104,7 +104,7 @@ class Workplace:
     """A folder with a tiny model, a reward file and a home, in which commands run as for one user."""
 
     def __init__(self, folder: Path, home: Path) -> None:
-        self.folder = folder
+        self.folder, self.home = folder, home
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
         self.env = {**kept, "HOME": str(home), "COLUMNS": "100", "HF_HUB_OFFLINE": "1"}
         self.env["OMP_THREAD_LIMIT"] = "1"  # tiny models gain nothing from more, and several may run side by side
@@ -129,7 +129,7 @@ class Workplace:
     def copy(self, folder: Path) -> Workplace:
         """A workplace of its own with the same files."""
         shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns(".out-*", ".err-*"))
-        return Workplace(folder, Path(self.env["HOME"]))
+        return Workplace(folder, self.home)
 
     def run(self, name: str) -> Run:
         return Run(self.folder / name)

@@ -53,8 +53,18 @@ def replaced(old: str, new: str, args=SMALL) -> tuple[str, ...]:
         (replaced("tiny", "./nowhere"), "there is no model folder ./nowhere"),
         (replaced("tiny", "no-model"), "the folder no-model holds no model: it has no config.json"),
         (replaced("tiny", "owner/name"), "the model owner/name is no folder here and not cached, and the hub cannot be"),
-        (replaced("arithmetic", "nowhere.jsonl"), "there is no data file nowhere.jsonl"),
-        (replaced("arithmetic", "rows.jsonl"), "no reward is given, and rows.jsonl has none of its own"),
+        (replaced("arithmetic", "nowhere.jsonl"), "nowhere.jsonl does not exist"),
+        (replaced("arithmetic", "arithmetik"), "there is no data set arithmetik\nhint: did you mean arithmetic;"),
+        (
+            replaced("arithmetic", "owner/set", REWARDED),
+            "owner/set is not cached on this machine, and the hub cannot be reached (offline)\n"
+            "hint: give the rows as local files with --dataset-path FILE, or run once with network access\n",
+        ),
+        (
+            replaced("arithmetic", "rows.jsonl", REWARDED),
+            "rows has no column 'prompt'; it has question, answer\nhint: choose one with --prompt-column\n",
+        ),
+        ((*replaced("arithmetic", "rows.jsonl"), "--prompt-column", "question"), "no reward is given, and rows.jsonl has none of its own"),
         ((*SMALL, "--reward", "nowhere.py:score"), "reward nowhere.py:score: there is no file "),
         ((*SMALL, "--reward", "judge.py:jugde"), "did you mean judge?"),
         ((*SMALL, "--num-generations", "1"), "num_generations is 1: a group of one has no baseline"),
@@ -63,15 +73,13 @@ def replaced(old: str, new: str, args=SMALL) -> tuple[str, ...]:
     ],
 )  # fmt: skip
 def test_refused_before_a_process_starts(refused, args, says):
-    code = 1 if "nowhere.jsonl" in args else 2
-    assert says in refused(*args, code=code)
+    of_data = {"nowhere.jsonl", "arithmetik", "owner/set", "rows.jsonl"} & set(args) and "no reward" not in says
+    assert says in refused(*args, code=1 if of_data else 2)
 
 
 # -- found when the run begins -----------------------------------------------------------------------------------------
 
 STARTED = {
-    "unknown-set": replaced("arithmetic", "owner/set", REWARDED),
-    "column": replaced("arithmetic", "rows.jsonl", REWARDED),
     "too-long": (*SMALL, "--max-prompt-length", "2"),
     "broken-reward": (*SMALL, "--reward", "broken.py:score"),
     "failing-reward": (*SMALL, "--reward", "judge.py:judge"),
@@ -104,19 +112,6 @@ def failed(started):
     return message
 
 
-def test_a_data_set_that_is_not_cached_while_offline(failed):
-    assert failed("unknown-set") == (
-        "error: owner/set is not cached on this machine, and the hub cannot be reached (offline)\n"
-        "hint: give the rows as local files with --dataset-path FILE, or run once with network access\n"
-    )
-
-
-def test_a_missing_column_shows_the_columns_there_are(failed):
-    assert failed("column") == (
-        "error: rows has no column 'prompt'; it has question, answer\nhint: choose one with --prompt-column\n"
-    )
-
-
 def test_prompts_that_are_all_too_long(failed):
     message = failed("too-long")
     assert message.startswith("error: no row of arithmetic is usable: 80 rows, 80 longer than max_prompt_length")
@@ -141,11 +136,9 @@ def test_a_reward_that_fails_beyond_the_budget_shows_its_first_traceback(place, 
     )
 
 
-def test_a_folder_in_which_nothing_was_trained_can_be_used_again(place, started, files):
-    started["column"].result()
-    finished = place.postrl(
-        "grpo", *STARTED["column"], "--prompt-column", "question", "--output-dir", "bad-column", "--dry-run"
-    )
+def test_a_folder_in_which_nothing_was_trained_can_be_used_again(place, started):
+    started["too-long"].result()
+    finished = place.postrl("grpo", *SMALL, "--output-dir", "bad-too-long", "--dry-run")
     assert finished.code == 0, finished.err
 
 

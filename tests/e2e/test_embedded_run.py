@@ -142,6 +142,15 @@ def test_each_child_has_a_log(run):
     assert {"trainer.log", "rewards.log"} <= {path.name for path in (run.path / "logs").iterdir()}
 
 
+def test_a_hostile_accelerate_config_in_the_home_folder_is_not_read(place, run):
+    import yaml
+
+    theirs = yaml.safe_load((place.home / ".cache/huggingface/accelerate/default_config.yaml").read_text())
+    ours = yaml.safe_load((run.path / "accelerate.yaml").read_text())
+    assert (theirs["num_machines"], theirs["num_processes"]) == (4, 32)
+    assert (ours["num_machines"], ours["num_processes"]) == (1, 1)
+
+
 def test_the_stored_settings_are_the_resolved_ones_and_read_back_to_the_same(run, tmp_path):
     config = GRPOConfig.from_yaml(run.path / "config.yaml")
     assert (config.model, config.engine, config.max_steps, config.output_dir) == ("tiny", "transformers", 6, "whole")

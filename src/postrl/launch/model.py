@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from postrl.config import GRPOConfig
-from postrl.data_sources import hub_answers
+from postrl.data_sources import hub_is_reachable
 from postrl.errors import PostrlError, UsageError
 from postrl.learning.loading import check_model_path
 from postrl.learning.packaged import PACKAGED, cache_folder
@@ -60,10 +60,10 @@ def local_model(config: GRPOConfig) -> str:
 
 def _check_hub(config: GRPOConfig) -> None:
     """Without network, have every process use the cache at once (each would try the hub for a minute), or refuse."""
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    if not constants.HF_HUB_OFFLINE and hub_answers():
+    if hub_is_reachable():
         return
     try:
         cached = try_to_load_from_cache(config.model, "config.json", revision=config.revision)

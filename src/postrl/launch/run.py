@@ -20,8 +20,9 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.console import StepLine, note, table
-from postrl.data_sources import find_preset, is_file_name
-from postrl.errors import DataError, UsageError
+from postrl.data import check_sources
+from postrl.data_sources import find_preset
+from postrl.errors import UsageError
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.model import check_model, local_model
 from postrl.launch.placement import Placement
@@ -99,13 +100,10 @@ def check(config: GRPOConfig) -> None:
 
 
 def check_data(config: GRPOConfig) -> None:
-    """Files that are not there, and data that nothing would score; the rest shows when the data is loaded."""
-    names = [name.split("=")[0] for name in config.dataset]
-    files = [config.dataset_path] if config.dataset_path else [name for name in names if not find_preset(name)]
-    for name in files:
-        if is_file_name(name) and not Path(name).expanduser().exists():
-            raise DataError(f"there is no data file {name}", hint="check the path; it starts from the current folder")
-    unscored = [name for name in names or files if find_preset(name) is None]
+    """Data that cannot be read or that nothing would score."""
+    check_sources(config)
+    names = [name.split("=")[0] for name in config.dataset] or [str(config.dataset_path)]
+    unscored = [name for name in names if find_preset(name) is None]
     if unscored and not config.reward:
         raise UsageError(
             f"no reward is given, and {unscored[0]} has none of its own",
