@@ -91,4 +91,5 @@ def test_variables_of_an_outer_launcher_are_removed(tmp_path: Path, monkeypatch:
         "PET_NNODES": None,
         "CUDA_VISIBLE_DEVICES": "",
         "ACCELERATE_USE_CPU": "true",
+        "OMP_WAIT_POLICY": "PASSIVE",
     }
