@@ -98,13 +98,18 @@ def ended(command: Command) -> bool:
 
 
 def descendants(command: Command) -> list[psutil.Process]:
-    """By parent, not by environment as `Command.family`: vLLM's engine writes its title over its environment."""
-    return psutil.Process(command.process.pid).children(recursive=True)
+    """By parent, not by environment as `Command.family`: vLLM's engine writes its title over its environment. Nor by
+    psutil's `children`, which leaves out processes that seem older than their parent: clocks of virtual machines jump."""
+    parents = {process.pid: process.ppid() for process in psutil.process_iter()}
+    found = {command.process.pid}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [psutil.Process(pid) for pid in found - {command.process.pid} if psutil.pid_exists(pid)]
 
 
 def only(command: Command, name: str) -> psutil.Process:
     """The one process of the command that is called so."""
-    found = {" ".join(p.cmdline()): p for p in descendants(command)}
-    named = [p for line, p in found.items() if name in line and "reaper" not in line]
-    assert len(named) == 1, json.dumps(sorted(found))
+    found = {p: " ".join(p.cmdline()) for p in descendants(command)}
+    named = [p for p, line in found.items() if name in line and "reaper" not in line]
+    assert len(named) == 1, json.dumps(sorted(found.values()))
     return named[0]
