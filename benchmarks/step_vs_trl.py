@@ -17,11 +17,13 @@ import json
 import os
 import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ def main() -> None:
     parser.add_argument("--no-trl", action="store_true", help="postrl alone")
     parser.add_argument("--trl", metavar="JSON", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a benchmark that is cut ends what it started
     if args.trl:
         print(json.dumps(run_trl(json.loads(args.trl))))
         return
@@ -48,12 +51,11 @@ def main() -> None:
         for lengths in args.lengths:
             model = model_folder(Path(folder), fixed=lengths == "fixed")
             job = {"model": str(model), "data": str(data), "dtype": args.dtype, "steps": args.steps}
-            rows = [] if args.no_trl else [("TRL", trl(job))]
-            rows += [
-                (f"postrl, {engine}", postrl(job, engine, Path(folder) / f"{lengths}-{engine}"))
-                for engine in args.engines
-            ]
-            show(f"{lengths} lengths, {args.dtype}, {os.cpu_count()} cores", rows)
+            runs: dict[str, Callable[[], dict[str, Any]]] = {} if args.no_trl else {"TRL": lambda job=job: trl(job)}
+            for engine in args.engines:
+                place = Path(folder) / f"{lengths}-{engine}"
+                runs[f"postrl, {engine}"] = lambda job=job, engine=engine, place=place: postrl(job, engine, place)
+            show(f"{lengths} lengths, {args.dtype}, {os.cpu_count()} cores", runs)
 
 
 def write_prompts(path: Path, number: int) -> Path:
@@ -203,7 +205,10 @@ def postrl(job: dict[str, Any], engine: str, folder: Path) -> dict[str, Any]:
         "--no-gradient-checkpointing",
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=quiet()) as process:
-        servers = watch_memory(process)
+        try:
+            servers = watch_memory(process)
+        finally:
+            process.kill()  # nothing that it started outlives a launcher
     if process.returncode:
         raise SystemExit(f"postrl failed: see {folder}/logs")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -239,10 +244,12 @@ def quiet() -> dict[str, str]:
     return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 
-def show(title: str, rows: list[tuple[str, dict[str, Any]]]) -> None:
+def show(title: str, runs: dict[str, Callable[[], dict[str, Any]]]) -> None:
     print(f"\n{title}: {PROMPTS} prompts x {GENERATIONS} completions of at most {MAX_TOKENS} tokens")
-    base = rows[0][1]["seconds"]
-    for name, result in rows:
+    base = 0.0
+    for name, run in runs.items():  # each line as soon as it is known
+        result = run()
+        base = base or result["seconds"]
         memory = ", ".join(f"{process} {gib:.1f} GiB" for process, gib in result["memory"].items())
         print(
             f"  {name:22s} {result['seconds']:6.1f} s a step  x{result['seconds'] / base:.2f}  {result['tokens']:5.0f} tokens  peak {memory}"
@@ -250,6 +257,7 @@ def show(title: str, rows: list[tuple[str, dict[str, Any]]]) -> None:
         if "phases" in result:
             phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in result["phases"].items())
             print(f"  {'':22s} {phases}; {result['skipped']:.0%} of the groups had equal rewards")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from postrl.errors import DataError, UsageError
-from postrl.metrics import METRICS, MetricsWriter, Trackers, add_pairs, check_trackers, meaning, means, read_metrics
+from postrl.metrics import METRICS, MetricsWriter, Trackers, check_trackers, meaning, read_metrics
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,6 @@ def test_a_name_that_no_row_describes_has_none(name):
 
 def test_meanings_are_sentences():
     assert [name for name, text in METRICS.items() if not text.endswith(".")] == []
-
-
-def test_means_are_of_sums_and_counts_never_of_means():
-    # rank 0: one completion of 1.0; rank 1: three of 0.0. The mean of means would be 0.5.
-    total = add_pairs([{"reward/mean": (1.0, 1)}, {"reward/mean": (0.0, 3)}, {"policy/loss": (2.0, 4)}])
-    assert means(total) == {"reward/mean": 0.25, "policy/loss": 0.5}
-
-
-def test_a_mean_of_nothing_is_not_a_number():
-    assert math.isnan(means({"x": (0.0, 0)})["x"])
 
 
 # -- metrics.jsonl -----------------------------------------------------------------------------------------------------

@@ -100,26 +100,6 @@ def _matches(pattern: str, name: str) -> bool:
     return re.fullmatch(regex, name) is not None
 
 
-# -- sums and counts -------------------------------------------------------------------------------------------------
-
-Pairs = Mapping[str, tuple[float, float]]
-
-
-def add_pairs(parts: Iterable[Pairs]) -> dict[str, tuple[float, float]]:
-    """Sum (sum, count) pairs name by name."""
-    total: dict[str, tuple[float, float]] = {}
-    for part in parts:
-        for name, (value, count) in part.items():
-            old = total.get(name, (0.0, 0.0))
-            total[name] = (old[0] + value, old[1] + count)
-    return total
-
-
-def means(pairs: Pairs) -> dict[str, float]:
-    """Sum / count of each pair; NaN where the count is 0."""
-    return {name: value / count if count else math.nan for name, (value, count) in pairs.items()}
-
-
 # -- metrics.jsonl ---------------------------------------------------------------------------------------------------
 
 
