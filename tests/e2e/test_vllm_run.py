@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -63,11 +62,11 @@ def test_a_server_that_is_frozen_and_killed_comes_back_and_the_run_goes_on_until
 ) -> None:
     # The model is the one that the first run saved: vLLM loads it.
     command = place.start(
-        "grpo", "--model", "served/model", *STEPS, *SMALL_SERVER, "--max-steps", "100000", "--output-dir", "killed",
+        "grpo", "--model", "served/model", *STEPS, *SMALL_SERVER, "--max-steps", "100000", "--output-dir", "hunted",
         **SERVER_ENV,
     )  # fmt: skip
     try:
-        watch_it_recover(command, place.run("killed"))
+        watch_it_recover(command, place.run("hunted"))
         family = descendants(command)
     finally:
         os.kill(command.process.pid, signal.SIGKILL)
@@ -111,5 +110,5 @@ def only(command: Command, name: str) -> psutil.Process:
     """The one process of the command that is called so."""
     found = {p: " ".join(p.cmdline()) for p in descendants(command)}
     named = [p for p, line in found.items() if name in line and "reaper" not in line]
-    assert len(named) == 1, json.dumps(sorted(found.values()))
+    assert len(named) == 1, f"{sorted(found.values())}; the command said:\n{command.said()}"
     return named[0]

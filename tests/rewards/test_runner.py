@@ -180,8 +180,10 @@ def test_a_worker_that_died_between_calls_is_started_anew():
     with runner(functions.worker_pid) as rewards:
         first, second = group("a"), group("b")
         score(rewards, first)
-        psutil.Process(int(values(first, "worker_pid")[0])).kill()
-        wait_until(lambda: not lives(int(values(first, "worker_pid")[0])), "the worker's end")
+        worker = int(values(first, "worker_pid")[0])
+        psutil.Process(worker).kill()
+        # Its last thread's end, which its parent sees; the process looks like a zombie before.
+        wait_until(lambda: os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the worker's end")
         score(rewards, second)
     assert statuses(second, "worker_pid") == ["scored"]
     assert values(first, "worker_pid") != values(second, "worker_pid")
