@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any
 
 from postrl.rewards.score import Score
+from postrl.rewards.text import text_of
 
 NUMBER = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?")
 SIGN_BEFORE = re.compile(r"(?:^|[^\w)])[-\u2212]$")
@@ -27,11 +28,6 @@ def arithmetic_reward(completions: list[Any], answer: list[Any]) -> list[Score]:
     Statuses: correct, wrong, no_answer (no number at all), gold_unscorable (`answer` is no integer; score None).
     """
     return [_score(text_of(completion), gold) for completion, gold in zip(completions, answer, strict=True)]
-
-
-def text_of(completion: Any) -> str:
-    """A completion's text, plain or conversational."""
-    return completion if isinstance(completion, str) else str(completion[-1]["content"])
 
 
 def last_number(text: str) -> str | None:

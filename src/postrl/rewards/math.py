@@ -17,22 +17,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from postrl.rewards.arithmetic import text_of
 from postrl.rewards.score import Score
+from postrl.rewards.text import final_part, text_of
 
 LONGEST_ANSWER = 1000
 """Characters; a longer answer is wrong without being parsed. Far below Python's limit of 4300 digits for int()."""
 LARGEST_EXPONENT = 1000
-END_OF_TURN = (
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|eot_id|>",
-    "<|end_of_text|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<eos>",
-    "</s>",
-)
 
 BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 
@@ -102,11 +92,9 @@ class Number:
 
 def find_answer(completion: str) -> str | None:
     """What the completion gives as its answer; None when it gives none."""
-    text = _strip_end_of_turn(completion)
-    _, closed, after = text.rpartition("</think>")
-    if not closed and "<think>" in text:
+    text = final_part(completion)
+    if text is None:
         return None
-    text = after
     boxed = last_boxed(text)
     if boxed is not None:
         return boxed.strip() or None
@@ -136,13 +124,6 @@ def last_boxed(text: str) -> str | None:
     if last is not None:
         return text[last[0] : last[1]]
     return "" if opened else None
-
-
-def _strip_end_of_turn(text: str) -> str:
-    text = text.rstrip()
-    while text.endswith(END_OF_TURN):
-        text = text[: text.rindex("<")].rstrip()
-    return text
 
 
 # -- reading numbers ---------------------------------------------------------------------------------------------------

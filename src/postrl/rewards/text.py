@@ -1,0 +1,46 @@
+"""What all rewards need of a completion's text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+END_OF_TURN = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|end_of_text|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<eos>",
+    "</s>",
+)
+REASONING = (("<think>", "</think>"),)
+"""Pairs of tags between which a model reasons. What it answers stands after the last closing one."""
+
+
+def text_of(completion: Any) -> str:
+    """A completion's text, plain or conversational."""
+    return completion if isinstance(completion, str) else str(completion[-1]["content"])
+
+
+def strip_end_of_turn(text: str) -> str:
+    """The text without the end-of-turn tokens and blanks at its end."""
+    text = text.rstrip()
+    while text.endswith(END_OF_TURN):
+        text = text[: text.rindex("<")].rstrip()
+    return text
+
+
+def final_part(text: str, reasoning: Sequence[tuple[str, str]] = REASONING) -> str | None:
+    """What stands after the last closing reasoning tag, end-of-turn tokens removed; all of it where there are no tags.
+
+    None when reasoning was opened and never closed: the completion was cut before it answered.
+    """
+    text = strip_end_of_turn(text)
+    for opening, closing in reasoning:
+        _, closed, after = text.rpartition(closing)
+        if not closed and opening in text:
+            return None
+        text = after
+    return text
