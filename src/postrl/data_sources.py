@@ -1,6 +1,5 @@
-"""Where rows come from: the table of known data sets, local files, the hub.
+"""Where rows come from: local files, the hub.
 
-    PRESETS["gsm8k"]                        hub id, columns, prompt template, reward
     read_files("train.jsonl")               rows of a local JSONL, JSON, Parquet or CSV file, or of a folder of them
     read_hub("openai/gsm8k", "main", "train")   rows from the hub or its cache; offline it fails at once
 
@@ -10,83 +9,17 @@ A source gives plain rows (column -> value); `postrl.data` makes prompts of them
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
+from postrl.data_presets import PRESETS
 from postrl.errors import DataError
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
-
-
-# -- known data sets -------------------------------------------------------------------------------------------------
-
-
-def arithmetic_rows(split: str) -> list[dict[str, Any]]:
-    """The 100 sums of two one-digit numbers: 80 to train on, 20 held out ("eval" or "test").
-
-    The split is fixed, whatever the run's seed: `random.Random(0)` holds out 4 of the 10 doubles (3+3) and 8 of the
-    45 unordered pairs in both orders (3+4 and 4+3), so no held-out sum is seen in training in the other order.
-    """
-    if split not in ("train", "eval", "test"):
-        raise DataError(f"arithmetic has no split {split!r}", hint="its splits are train and eval")
-    draw = random.Random(0)
-    doubles = draw.sample([(a, a) for a in range(10)], 4)
-    pairs = draw.sample([(a, b) for a in range(10) for b in range(a + 1, 10)], 8)
-    held_out = {*doubles, *pairs, *((b, a) for a, b in pairs)}
-    return [
-        {"prompt": f"What is {a}+{b}? Answer with just the number.", "answer": str(a + b)}
-        for a in range(10)
-        for b in range(10)
-        if ((a, b) in held_out) == (split != "train")
-    ]
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A data set known by name: a row of PRESETS."""
-
-    about: str
-    """One line for people."""
-    reward: str
-    """The built-in reward that scores it unless --reward is given."""
-    prompt_column: str = "prompt"
-    answer_column: str = "answer"
-    template: str = "{prompt}"
-    """The user message; {prompt} stands for the prompt column."""
-    hub_id: str = ""
-    config: str | None = None
-    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "eval": "test"})
-    """What the hub calls the split to train on and the one to evaluate on."""
-    generate: Callable[[str], list[dict[str, Any]]] | None = None
-    """Makes the rows of a split; None: they come from files or the hub."""
-
-
-PRESETS = {
-    "arithmetic": Preset(
-        about="sums of two one-digit numbers, generated: 80 to train on, 20 held out",
-        reward="arithmetic",
-        generate=arithmetic_rows,
-    ),
-    "gsm8k": Preset(
-        about="8.5 k word problems of grade school mathematics (openai/gsm8k)",
-        reward="math",
-        prompt_column="question",
-        template="{prompt}\n\nReason step by step, and put the final answer in \\boxed{}.",
-        hub_id="openai/gsm8k",
-        config="main",
-    ),
-}
-
-
-def find_preset(name: str) -> Preset | None:
-    """The preset of this name or hub id."""
-    return PRESETS.get(name) or next((p for p in PRESETS.values() if p.hub_id and p.hub_id == name), None)
 
 
 # -- local files -----------------------------------------------------------------------------------------------------
@@ -95,7 +28,15 @@ def find_preset(name: str) -> Preset | None:
 def is_file_name(name: str) -> bool:
     """Whether a --dataset means a local file or folder rather than a hub id."""
     path = Path(name)
-    return path.suffix.lower() in READERS or path.exists() or name.startswith((".", "/", "~"))
+    return _kind(path) in READERS or path.exists() or name.startswith((".", "/", "~"))
+
+
+def _kind(file: Path) -> str:
+    """The suffix that names a file's format, under .gz too."""
+    suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
+    if suffixes[-1:] == [".gz"]:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
 
 
 def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any]]:
@@ -109,7 +50,7 @@ def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any
     """
     path = Path(path).expanduser()
     if path.is_dir():
-        files = sorted(f for f in path.iterdir() if f.suffix.lower() in READERS)
+        files = sorted(f for f in path.iterdir() if _kind(f) in READERS)
         files = [f for f in files if split and _names_split(f, split)] or files
     else:
         files = [path] if path.exists() else []
@@ -122,7 +63,7 @@ def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any
 def folder_has_split(path: str | Path, split: str) -> bool:
     """Whether a folder has files that carry this split's name."""
     folder = Path(path).expanduser()
-    return folder.is_dir() and any(f.suffix.lower() in READERS and _names_split(f, split) for f in folder.iterdir())
+    return folder.is_dir() and any(_kind(f) in READERS and _names_split(f, split) for f in folder.iterdir())
 
 
 def _names_split(file: Path, split: str) -> bool:
@@ -130,19 +71,20 @@ def _names_split(file: Path, split: str) -> bool:
 
 
 def _read_file(file: Path) -> list[dict[str, Any]]:
-    reader = READERS.get(file.suffix.lower())
+    reader = READERS.get(_kind(file))
     if reader is None:
         raise DataError(f"{file} is not a {KINDS} file", hint="convert it, or rename it to what it is")
     try:
         rows = reader(file)
     except DataError:
         raise
-    except OSError as error:
+    except (OSError, EOFError) as error:  # EOFError: a .gz that was cut
         raise DataError(
-            f"cannot read {file}: {error.strerror or error}", hint="check the path and its permissions"
+            f"cannot read {file}: {getattr(error, 'strerror', None) or error}",
+            hint="check the path and its permissions",
         ) from error
     except ValueError as error:  # not UTF-8, not JSON, not Parquet (pyarrow's ArrowInvalid)
-        raise DataError(f"{file} is not a valid {file.suffix[1:]} file: {error}", hint="check the file") from error
+        raise DataError(f"{file} is not a valid {_kind(file)[1:]} file: {error}", hint="check the file") from error
     bad = next((i for i, row in enumerate(rows) if not isinstance(row, dict)), None)
     if bad is not None:
         raise DataError(
@@ -154,7 +96,7 @@ def _read_file(file: Path) -> list[dict[str, Any]]:
 
 def _jsonl(file: Path) -> list[Any]:
     rows = []
-    with file.open(encoding="utf-8-sig") as lines:
+    with _open_text(file) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 try:
@@ -169,7 +111,8 @@ def _jsonl(file: Path) -> list[Any]:
 def _json(file: Path) -> list[Any]:
     """A list of objects, an object with such a list under "data", or columns of equal length; else lines."""
     try:
-        value = json.loads(file.read_text(encoding="utf-8-sig"))
+        with _open_text(file) as text:
+            value = json.load(text)
     except json.JSONDecodeError as error:
         try:
             return _jsonl(file)
@@ -193,8 +136,17 @@ def _csv(file: Path) -> list[Any]:
     import csv
 
     csv.field_size_limit(2**31 - 1)  # a long prompt is one field
-    with file.open(encoding="utf-8-sig", newline="") as lines:
+    with _open_text(file) as lines:
         return list(csv.DictReader(lines))
+
+
+def _open_text(file: Path) -> TextIO:
+    """Line ends stay as they are, which CSV needs and JSON does not mind."""
+    if file.suffix.lower() != ".gz":
+        return file.open(encoding="utf-8-sig", newline="")
+    import gzip
+
+    return cast(TextIO, gzip.open(file, "rt", encoding="utf-8-sig", newline=""))
 
 
 READERS: dict[str, Callable[[Path], list[Any]]] = {
@@ -205,6 +157,7 @@ READERS: dict[str, Callable[[Path], list[Any]]] = {
     ".csv": _csv,
 }
 KINDS = "JSONL, JSON, Parquet or CSV"
+"""For people. JSONL, JSON and CSV may be compressed (.gz)."""
 
 
 # -- the hub ---------------------------------------------------------------------------------------------------------

@@ -47,6 +47,10 @@ class ServerError(PostrlError):
     """A vLLM server cannot start, answers wrongly or went away."""
 
 
+class RequestRefused(ServerError):
+    """A vLLM server understood a request and refuses it (HTTP 4xx): asking again changes nothing."""
+
+
 class CanaryError(ServerError):
     """A server does not hold the weights that were pushed to it."""
 

@@ -47,7 +47,7 @@ def with_run_folder(config: GRPOConfig) -> GRPOConfig:
             "resume is on, and output_dir does not say which run to continue",
             hint="give its folder with --output-dir, or its settings with --config RUN/config.yaml",
         )
-    data = "-".join(Path(d.split("=")[0]).stem for d in config.dataset) or Path(config.dataset_path or "data").stem
+    data = "-".join(Path(d.split("=")[0]).stem for d in config.dataset) or Path((config.dataset_path or ["data"])[0]).stem
     name = config.run_name or f"{Path(config.model).name}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
     return replace(config, run_name=name, output_dir=config.output_dir or str(Path("runs") / name))
 

@@ -22,12 +22,14 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 
-from postrl.errors import ServerError, WaitTimeout
+from postrl.errors import RequestRefused, ServerError, WaitTimeout
 from postrl.types import FinishReason, VersionSpan
 
 PauseMode = Literal["keep", "wait", "abort"]
 T = TypeVar("T")
 
+PASSING = (408, 425, 429)
+"""Statuses of a client's error that pass: too slow, too early, too many."""
 NOT_OURS = -1
 """Version of weights that postrl did not push: those a server was started with, or a label someone else set."""
 
@@ -203,7 +205,8 @@ class VLLMServer:
 
         Raises:
             WaitTimeout: no answer in time.
-            ServerError: the server is gone, refused the request, or answered something else than a completion.
+            RequestRefused: the server will not answer this request, now or later.
+            ServerError: the server is gone, failed, or answered something else than a completion.
         """
         sampling = sampling_params(seed, temperature, max_tokens, stop, stop_token_ids)
         body = {"token_ids": list(prompt_ids), "sampling_params": sampling} | ({"model": model} if model else {})
@@ -307,7 +310,8 @@ class VLLMServer:
         if response.is_success:
             return response
         message = f"{self.url}{route} answered HTTP {response.status_code}: {excerpt(response.text)}"
-        raise ServerError(message, hint=way_out(route, response.status_code))
+        kind = RequestRefused if response.is_client_error and response.status_code not in PASSING else ServerError
+        raise kind(message, hint=way_out(route, response.status_code))
 
     def _parse(self, route: str, response: httpx.Response, parse: Callable[[Any], T]) -> T:
         self._check(route, response)

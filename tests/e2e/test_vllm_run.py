@@ -17,6 +17,8 @@ pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its
 STEPS = ("--dataset", "arithmetic", "--engine", "vllm", "--prompts-per-step", "2", "--num-generations", "4")
 STEPS += ("--max-completion-length", "8", "--reward", "rewards.py:letters", "--learning-rate", "1e-2")
 SMALL_SERVER = ("--vllm-arg", "enforce-eager=true", "--max-model-len", "256", "--max-prompt-length", "200")
+SMALL_SERVER += ("--vllm-arg", "max-num-batched-tokens=256")
+"""The prompts of a step do not fit into one pass of the server: they must not be read in part (it would die of it)."""
 SERVER_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
 

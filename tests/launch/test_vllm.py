@@ -67,6 +67,7 @@ def test_a_cpu_server_runs_the_module_with_everything_the_run_relies_on(model: s
         "--logprobs-mode=processed_logprobs",
         "--generation-config=vllm",
         "--enable-prefix-caching",
+        "--no-enable-chunked-prefill",
         "--middleware=postrl.weights.vllm_auth.RequireToken",
         "--disable-access-log-for-endpoints=/health,/metrics",
     }
@@ -74,6 +75,7 @@ def test_a_cpu_server_runs_the_module_with_everything_the_run_relies_on(model: s
     assert env["POSTRL_WEIGHTS_DIR"] == allowed_folders("/tmp/run/weights")
     assert env["VLLM_SERVER_DEV_MODE"] == env["VLLM_NO_USAGE_STATS"] == env["HF_HUB_OFFLINE"] == "1"
     assert 1 <= int(env["VLLM_CPU_KVCACHE_SPACE"] or 0) <= 8
+    assert env["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "0"
 
 
 def test_a_gpu_server_runs_vllm_serve_on_its_devices(distribution: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,7 @@ def test_a_gpu_server_runs_vllm_serve_on_its_devices(distribution: Any, monkeypa
         assert flag in argv
     assert env["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert "HF_HUB_OFFLINE" not in env
-    assert "VLLM_CPU_KVCACHE_SPACE" not in env
+    assert not [name for name in env if name.startswith("VLLM_CPU")] and "--no-enable-chunked-prefill" not in argv
 
 
 @pytest.mark.usefixtures("distribution")

@@ -190,7 +190,7 @@ def test_other_errors_are_not_taken_for_full_memory():
     learner.policy.causal_lm.model.layers[-1].register_forward_hook(hook)
     with pytest.raises(RuntimeError, match="shapes"):
         update(learner, make_groups())
-    assert learner.max_tokens == learner.config.max_tokens_per_microbatch
+    assert learner.max_tokens == learner.config.microbatch_tokens("cpu")
 
 
 # -- weights and models ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fake_vllm import FakeVLLM
-from postrl.errors import ServerError
+from postrl.errors import RequestRefused, ServerError
 from postrl.rollout import vllm
 from postrl.rollout.sampler import Request, Sampled, Sampling
 from postrl.rollout.vllm import VLLMSampler
@@ -110,6 +110,14 @@ def test_a_server_that_is_gone_costs_only_a_second_try_at_another():
             pass
         found = sample(sampler(gone, server), [request(seed) for seed in range(4)])
     assert sorted(found) == [0, 1, 2, 3]
+
+
+def test_a_request_that_is_refused_is_not_asked_again():
+    which = None
+    with Generating(lambda n, body: (400, {})) as server, pytest.raises(RequestRefused, match="answered HTTP 400"):
+        which = sampler(server)
+        sample(which, [request()])
+    assert (server.asked, which.reissued) == (1, 0)
 
 
 def test_patience_ends_with_the_last_failure():

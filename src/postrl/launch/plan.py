@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from postrl.config import GRPOConfig
-from postrl.data_sources import find_preset
+from postrl.data_presets import find_preset
 from postrl.launch.placement import Placement
 from postrl.launch.vllm import server_command
 
@@ -38,18 +38,19 @@ def plan(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:
         f"{config.prompts_per_step} prompts x {config.num_generations} completions = {config.rollouts_per_step} rollouts; "
         f"{updates} optimizer step{_s(updates)} of {config.rollouts_per_step // config.minibatches}",
     )
+    device = "cuda" if placement.trainer_devices else "cpu"
     yield (
         "a rollout",
         f"at most {config.max_prompt_length} prompt and {config.max_completion_length} completion tokens; "
-        f"forward passes of at most {config.max_tokens_per_microbatch} tokens",
+        f"forward passes of at most {config.microbatch_tokens(device)} tokens",
     )
     if size := parameter_count(config.model):
         yield "memory", _memory(config, placement, size)
 
 
 def _data(config: GRPOConfig) -> str:
-    names = ", ".join(config.dataset) or str(config.dataset_path)
-    files = f" from {config.dataset_path}" if config.dataset and config.dataset_path else ""
+    names = ", ".join(config.dataset) or ", ".join(config.dataset_path)
+    files = f" from {', '.join(config.dataset_path)}" if config.dataset and config.dataset_path else ""
     evaluation = f"; evaluation on {config.eval_dataset}" if config.eval_dataset else ""
     return names + files + evaluation
 

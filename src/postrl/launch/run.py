@@ -21,7 +21,7 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.console import StepLine, note, table
 from postrl.data import check_sources
-from postrl.data_sources import find_preset
+from postrl.data_presets import find_preset
 from postrl.errors import UsageError
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.model import check_model, local_model
@@ -102,7 +102,7 @@ def check(config: GRPOConfig) -> None:
 def check_data(config: GRPOConfig) -> None:
     """Data that cannot be read or that nothing would score."""
     check_sources(config)
-    names = [name.split("=")[0] for name in config.dataset] or [str(config.dataset_path)]
+    names = [name.split("=")[0] for name in config.dataset] or config.dataset_path
     unscored = [name for name in names if find_preset(name) is None]
     if unscored and not config.reward:
         raise UsageError(

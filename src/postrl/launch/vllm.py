@@ -151,7 +151,10 @@ def server_command(
         "middleware": "postrl.weights.vllm_auth.RequireToken",
         "disable-access-log-for-endpoints": "/health,/metrics",
     }
-    if not cpu:  # on a CPU VLLM_CPU_KVCACHE_SPACE decides
+    if cpu:
+        # The runner rewinds the generator of a seeded request whose prompt was read in part, which only a GPU's can.
+        flags["enable-chunked-prefill"] = False
+    else:  # on a CPU VLLM_CPU_KVCACHE_SPACE decides
         flags["gpu-memory-utilization"] = gpu_memory_utilization or config.gpu_memory_utilization
     if config.revision and not Path(model).exists():
         flags["revision"] = config.revision
@@ -214,9 +217,14 @@ def _environment(model: str, devices: list[int], token: str, weights_dir: str | 
         env[WEIGHTS_FOLDER_VARIABLE] = allowed_folders(weights_dir)
     if Path(model).exists():
         env["HF_HUB_OFFLINE"] = "1"
-    if not devices and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        env["VLLM_CPU_KVCACHE_SPACE"] = str(_cpu_cache_gib())
+    if not devices:
+        env |= {name: value for name, value in _on_cpus().items() if name not in os.environ}
     return env
+
+
+def _on_cpus() -> dict[str, str]:
+    """vLLM keeps one core free for its front end; with a trainer that waits while it generates, all cores may work."""
+    return {"VLLM_CPU_KVCACHE_SPACE": str(_cpu_cache_gib()), "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
 
 
 def _cpu_cache_gib() -> int:

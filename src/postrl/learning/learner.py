@@ -70,7 +70,7 @@ class Learner:
         self.config, self.ranks = config, ranks
         self.total_updates = total_updates
         self.updates = 0
-        self.max_tokens = config.max_tokens_per_microbatch
+        self.max_tokens = config.microbatch_tokens(ranks.device.type)
         self.nonfinite_in_a_row = 0
         checkpointing = config.gradient_checkpointing
         if checkpointing is None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 
-from postrl.errors import PostrlError, ServerError, WaitTimeout
+from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout
 from postrl.rollout.sampler import Request, Sampled
 from postrl.servers import Completion, VLLMServer, generation_client
 
@@ -45,6 +45,7 @@ class VLLMSampler:
         """See `Sampler.sample`. Leaving early closes the connections, and the servers drop the requests.
 
         Raises:
+            RequestRefused: a server will not answer one of them, such as a prompt that is too long for it.
             ServerError: a completion could not be had within `patience`; the text holds the last failure.
         """
         room = asyncio.Semaphore(MAX_IN_FLIGHT * len(self.servers))
@@ -75,6 +76,8 @@ class VLLMSampler:
                 if not problem:
                     return _sampled(completion)
                 last = ServerError(f"{self.servers[index].url} {problem}")
+            except RequestRefused:
+                raise
             except (ServerError, WaitTimeout) as error:
                 last = error
             finally:
