@@ -1,0 +1,32 @@
+"""The keeper's side of the socket to the caller. Down comes one job, up go lines."""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import resource
+
+
+def receive(fd: int) -> dict[str, object] | None:
+    """The job: four bytes of length, then as many. None when the caller is gone. What comes down is never a candidate's."""
+    data = b""
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        piece = os.read(fd, 1 << 16)
+        if not piece:
+            return None
+        data += piece
+    job: dict[str, object] = marshal.loads(data[4:])
+    return job
+
+
+def say(fd: int, line: str) -> None:
+    """Tell the caller, who may be gone."""
+    with contextlib.suppress(OSError):
+        os.write(fd, (line.replace("\n", " ") + "\n").encode(errors="replace"))
+
+
+def end_line(status: int, usage: resource.struct_rusage) -> str:
+    """What `os.wait4` gave for the program."""
+    milliseconds = int(1000 * (usage.ru_utime + usage.ru_stime))
+    return f"ended {os.waitstatus_to_exitcode(status)} {milliseconds} {usage.ru_maxrss}"
