@@ -188,7 +188,7 @@ class GRPOConfig:
     max_tokens_per_microbatch: int | None = setting(
         None,
         OPTIMIZER,
-        "Most tokens (prompt and completion, padded) of one forward pass; lower it when memory runs out. Default: 8192 on GPUs, 2048 on CPUs, more where one rollout needs it.",
+        "Most tokens (prompt and completion, padded) of one forward pass; lower it when memory runs out. Default: 8192 on GPUs, 1536 on CPUs, more where one rollout needs it.",
     )
     num_processes: int | None = setting(
         None, OPTIMIZER, "Trainer ranks; default: the GPUs that the vLLM servers leave free, 1 on CPUs."
@@ -226,7 +226,7 @@ class GRPOConfig:
     def microbatch_tokens(self, device: str) -> int:
         """`max_tokens_per_microbatch`, or its default on a device of this type ("cuda", "cpu")."""
         longest = self.max_prompt_length + self.max_completion_length
-        return self.max_tokens_per_microbatch or max(longest, 2048 if device == "cpu" else 8192)
+        return self.max_tokens_per_microbatch or max(longest, 1536 if device == "cpu" else 8192)
 
     @property
     def epsilon_upper(self) -> float:

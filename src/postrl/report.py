@@ -13,7 +13,8 @@ from postrl.algorithms.reduce import finish, is_maximum
 from postrl.callbacks import Callbacks
 from postrl.console import StepLine
 from postrl.errors import PostrlError
-from postrl.learning.learner import MAX_NONFINITE, UpdateReport, peak_memory_gb
+from postrl.learning.learner import MAX_NONFINITE, UpdateReport
+from postrl.learning.memory import peak_memory_gb
 from postrl.learning.sharding import Ranks
 from postrl.rollout.store import write_rollouts
 from postrl.session import Session

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import resource
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from postrl.errors import PostrlError
 from postrl.learning.attention import use_on_cpu
+from postrl.learning.memory import give_back_memory, is_out_of_memory, peak_memory_gb
 from postrl.learning.microbatch import plan, split
 from postrl.learning.optim import learning_rate, make_optimizer
 from postrl.learning.policy import Policy, Prefix, collate, collate_shared, scatter
@@ -184,6 +184,7 @@ class Learner:
 
         pairs = self._with_room(accumulate)
         self._step(pairs, report)
+        give_back_memory()
         report.metrics = merge(report.metrics, pairs)
 
     def _with_room(self, accumulate: Callable[[], Pairs]) -> Pairs:
@@ -195,7 +196,7 @@ class Learner:
         try:
             return accumulate()
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             tried, peak = [self.max_tokens], peak_memory_gb(self.ranks.device)
         if self.ranks.size == 1:
@@ -204,7 +205,7 @@ class Learner:
             try:
                 return accumulate()
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 tried.append(self.max_tokens)
         raise PostrlError(
@@ -377,14 +378,3 @@ def _checkpoint_activations(model: Any) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if hasattr(model, "enable_input_require_grads") and hasattr(model, "peft_config"):
         model.enable_input_require_grads()
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def peak_memory_gb(device: torch.device) -> float:
-    """Peak memory so far in GB: of the GPU, or of the process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
