@@ -25,8 +25,8 @@ def tokenizer():
     return tiny_tokenizer()
 
 
-def load(tokenizer, *, split="train", raw=None, scorable=None, **settings):
-    return load_prompts(GRPOConfig(**settings), tokenizer, split=split, raw=raw, scorable=scorable)
+def load(tokenizer, *, split="train", raw=None, **settings):
+    return load_prompts(GRPOConfig(**settings), tokenizer, split=split, raw=raw)
 
 
 def write_jsonl(path, rows):
@@ -225,10 +225,9 @@ def test_a_missing_column_lists_the_columns_and_the_flag(tokenizer, tmp_path):
     assert "no column 'prompt'; it has question, answer" in message and "--prompt-column" in message
 
 
-def test_a_missing_answer_column_matters_when_a_reward_needs_it(tokenizer):
+def test_a_missing_answer_column_matters_when_it_is_named(tokenizer):
     rows = [{"prompt": "a"}]
     assert load(tokenizer, raw=rows).prompts[0].columns == {}
-    assert "--answer-column" in problem(lambda: load(tokenizer, raw=rows, scorable=lambda gold: True))
     assert "--answer-column" in problem(lambda: load(tokenizer, raw=rows, answer_column="solution"))
 
 
@@ -326,9 +325,9 @@ def test_long_prompts_are_left_out_and_counted(tokenizer):
 
 
 def test_rows_without_a_usable_answer_are_named_and_counted(tokenizer):
-    answers = ["1", None, "", "  ", float("nan"), "x", "2", "x", "x"]
+    answers = ["1", None, "", "  ", float("nan"), None, "2", None, None]
     rows = [{"prompt": "a", "answer": answer} for answer in answers]
-    found = load(tokenizer, raw=rows, scorable=lambda gold: gold != "x")
+    found = load(tokenizer, raw=rows)
     assert [p.prompt_id for p in found.prompts] == ["train:0", "train:6"], "ids are places in the file"
     assert found.num_unusable == 7
     assert found.unusable == ["train:1", "train:2", "train:3", "train:4", "train:5"]

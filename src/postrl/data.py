@@ -8,7 +8,7 @@ any text when there is a --system-prompt, becomes a user message. A --system-pro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,6 @@ from postrl.types import Messages, Prompt
 __all__ = ["PRESETS", "PromptSet", "PromptStream", "load_prompts", "steps_for_epochs"]
 
 Split = Literal["train", "eval"]
-Scorable = Callable[[Any], bool]
 
 NAMED_UNUSABLE = 5
 """Unusable rows that are named; the rest are counted."""
@@ -71,7 +70,6 @@ def load_prompts(
     tokenizer: Any,
     *,
     split: Split,
-    scorable: Scorable | None = None,
     raw: Any = None,
 ) -> PromptSet:
     """The prompts to train or to evaluate on, with token ids.
@@ -79,7 +77,6 @@ def load_prompts(
     Args:
         tokenizer: a transformers tokenizer; `config.chat_template` replaces its template.
         split: "train": --dataset; "eval": --eval-dataset, at most eval_prompts of it, spread evenly over its rows.
-        scorable: whether a reward can score against this answer; rows for which it is False are left out and counted.
         raw: rows given by a script instead (a datasets.Dataset or a list of dicts); named "train" or "eval".
 
     Raises:
@@ -89,7 +86,7 @@ def load_prompts(
     if config.chat_template:
         tokenizer.chat_template = _read_template(config.chat_template)
     sources = _sources(config, split, raw)
-    parts = [_prompts(source, config, tokenizer, scorable) for source in sources]
+    parts = [_prompts(source, config, tokenizer) for source in sources]
     result = _joined(sources, parts, own_rewards=not config.reward)
     if split == "eval":
         result.prompts = _spread(result.prompts, config.eval_prompts)
@@ -107,7 +104,7 @@ def check_sources(config: GRPOConfig) -> None:
     names = [_path_of(config, name) or name for name in map(_name_of, config.dataset)] or config.dataset_path
     if all(_is_quick(name) for name in names):
         for source in _train(config):
-            _columns(source, config, needs_answer=False)
+            _columns(source, config)
 
 
 def _is_quick(name: str) -> bool:
@@ -293,16 +290,16 @@ class _Part:
     num_rows: int
 
 
-def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any, scorable: Scorable | None) -> _Part:
+def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any) -> _Part:
     """The prompts of one source: columns picked, templates applied, tokens counted."""
-    prompt_column, answer_column = _columns(source, config, needs_answer=scorable is not None)
+    prompt_column, answer_column = _columns(source, config)
     found: list[Prompt] = []
     unusable: list[str] = []
     for i, row in enumerate(source.rows):
         prompt_id = f"{source.name}:{i}"
         row = _converted(row, source.preset)
         prompt, answer = row.get(prompt_column), row.get(answer_column) if answer_column else None
-        if _empty(prompt) or (answer_column and (_empty(answer) or (scorable and not scorable(answer)))):
+        if _empty(prompt) or (answer_column and _empty(answer)):
             unusable.append(prompt_id)
             continue
         columns = {name: value for name, value in row.items() if name != prompt_column}
@@ -315,7 +312,7 @@ def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any, scorable: Scor
     return _Part(short, len(found) - len(short), unusable, len(source.rows))
 
 
-def _columns(source: _Source, config: GRPOConfig, *, needs_answer: bool) -> tuple[str, str | None]:
+def _columns(source: _Source, config: GRPOConfig) -> tuple[str, str | None]:
     """Names of the prompt and the answer column. A data set whose rewards need no answer may have none."""
     names = list(
         getattr(source.rows, "column_names", None) or dict.fromkeys(name for row in source.rows for name in row)
@@ -325,7 +322,7 @@ def _columns(source: _Source, config: GRPOConfig, *, needs_answer: bool) -> tupl
     prompt = flags[0] or (preset.prompt_column if preset else "prompt")
     answer = flags[1] or (preset.answer_column if preset else "answer")
     required = {prompt: "choose one with --prompt-column"}
-    if answer and (flags[1] or preset or needs_answer):
+    if answer and (flags[1] or preset):
         required[answer] = "choose one with --answer-column"
     if preset and preset.needs:
         required = dict.fromkeys(preset.needs, f"rows of {source.name} have {', '.join(preset.needs)}")

@@ -26,10 +26,13 @@ def text_of(completion: Any) -> str:
 
 def strip_end_of_turn(text: str) -> str:
     """The text without the end-of-turn tokens and blanks at its end."""
-    text = text.rstrip()
-    while text.endswith(END_OF_TURN):
-        text = text[: text.rindex("<")].rstrip()
-    return text
+    end = len(text)  # an index, not a shorter copy each time: a text of nothing but these tokens stays linear
+    while True:
+        while end and text[end - 1].isspace():
+            end -= 1
+        if not text.endswith(END_OF_TURN, 0, end):
+            return text[:end]
+        end = text.rindex("<", 0, end)
 
 
 def final_part(text: str, reasoning: Sequence[tuple[str, str]] = REASONING) -> str | None:
