@@ -1,0 +1,389 @@
+"""Whether an answer is the gold: the ladder of comparisons, the cheap and exact ones first.
+
+    1. the same text, however it is written
+    2. letters of multiple choice, words
+    3. structure: lists, sets, tuples, intervals, matrices, element by element, all of them
+    4. exact numbers, and decimals of at least six digits for what has no finite decimal
+    5. expressions that differ at some point are different
+    6. what still may be equal is decided by computer algebra, outside of this process
+
+Nothing of the answer is ever evaluated as code, and nothing here takes longer than milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from postrl.rewards.math.normalise import squashed, tidy
+from postrl.rewards.math.shape import FALSE, shape
+from postrl.rewards.math.syntax import parse
+from postrl.rewards.math.tree import Node, to_wire
+from postrl.rewards.math.units import Unit, read_unit
+from postrl.rewards.math.values import (
+    approximate,
+    compare_at_points,
+    contains,
+    digits_of,
+    exact,
+    guarded,
+    plain,
+    symbols,
+)
+
+FEWEST_DIGITS = 6
+"""Significant digits of a decimal that stands for an exact number without a finite decimal."""
+MOST_ITEMS = 60
+HUNDRED = Node("num", value=Fraction(100), text="100")
+
+LONGEST_LABEL = 3
+"""Words of a gold with numbers among them: June 20."""
+LONGEST_PHRASE = 6
+"""Words of a gold in words; a longer one is prose, and no answer may be guessed from it."""
+
+Symbolic = Callable[[dict[str, Any]], bool]
+"""Answers a question of `symbolic`: may take seconds, and raises what it likes when it has no answer."""
+
+_OPTION = re.compile(r"^\(?([A-Za-z])\)?[.:)]*$")
+_OPTION_AND_TEXT = re.compile(r"^(?:\(([A-Z])\)|([A-Z])[.:)])(?P<rest>.+)$")
+_ANOTHER_OPTION = re.compile(r"\([A-Z]\)|\b[A-Z][.:)]|\b(?:or|and)\b|(?:^|[,;/&])\s*[A-J]\b")
+_LABEL = re.compile(r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?:?\s+(?=\(?[A-Z]\b)", re.IGNORECASE)
+_WORDS = re.compile(r"[\w .,'/-]*[^\W\d_]{2}[\w .,'/-]*")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The ladder with its options."""
+
+    symbolic: Symbolic
+    allow_unevaluated: bool = False
+    """Whether `17 \\times 23` counts for 391."""
+
+    def equal(self, gold: str, answer: str) -> bool:
+        """Whether the text of an answer is the gold. Raises what `symbolic` raises."""
+        gold, answer = tidy(gold), tidy(answer)
+        if squashed(gold) == squashed(answer):
+            return squashed(gold) != ""
+        option = _option(gold)
+        if option and (chosen := _option(answer)):
+            return option == chosen
+        trees = parse(gold), parse(answer)
+        if trees[0] is not None and trees[1] is not None:
+            return self.same(shape(trees[0]), shape(trees[1]))
+        if same_words(gold, answer):
+            return True
+        exotic = trees[0] is None and is_latex(gold) and is_latex(answer)
+        return exotic and self.symbolic({"ask": "latex", "gold": gold, "answer": answer})
+
+    def readable(self, gold: str) -> bool:
+        """Whether the text of a gold is an answer at all: mathematics, a choice, or a few words."""
+        gold = tidy(gold)
+        tree = parse(gold)
+        if tree is not None:
+            return shape(tree) is not FALSE and tree.kind != "dots" and _is_no_prose(tree)
+        if len(_WORD.findall(gold)) > 1 or not is_latex(gold):
+            return bool(_WORDS.fullmatch(gold.replace('"', ""))) and len(gold.split()) <= LONGEST_LABEL
+        return self.symbolic({"ask": "readable", "gold": gold})
+
+    # -- structure
+
+    def same(self, gold: Node, answer: Node) -> bool:
+        """Whether two shapes are equal."""
+        if FALSE in (gold, answer):
+            return False
+        gold, answer = _single(gold, answer), _single(answer, gold)
+        if "equation" in (gold.kind, answer.kind):
+            return self._equations(gold, answer)
+        if "named" in (gold.kind, answer.kind):
+            return self._named(gold, answer)
+        for kinds, compare in _BY_KIND:
+            if gold.kind in kinds or answer.kind in kinds:
+                return gold.kind in kinds and answer.kind in kinds and compare(self, gold, answer)
+        return self._quantities(gold, answer)
+
+    def _named(self, gold: Node, answer: Node) -> bool:
+        if gold.kind == answer.kind and _names_differ(gold.value, answer.value):
+            return False
+        return self.same(*(node.args[0] if node.kind == "named" else node for node in (gold, answer)))
+
+    def _equations(self, gold: Node, answer: Node) -> bool:
+        """Equations are equal when one is a multiple of the other. A gold that is none takes what the answer says
+        its left side is: `x + y = 5` for 5."""
+        if gold.kind not in ("equation", "named"):
+            left, right = answer.args
+            return not symbols(right) and bool(symbols(left)) and self.same(gold, shape(right))
+        sides = [_as_equation(node) for node in (gold, answer)]
+        if sides[0] is None or sides[1] is None:
+            return False
+        return self._relations(sides[0], sides[1], "=")
+
+    def _inequalities(self, gold: Node, answer: Node) -> bool:
+        return gold.value == answer.value and self._relations(gold, answer, gold.value)
+
+    def _relations(self, gold: Node, answer: Node, operator: str) -> bool:
+        differences = [Node("+", (node.args[0], Node("neg", (node.args[1],)))) for node in (gold, answer)]
+        if symbols(differences[0]) != symbols(differences[1]) or not all(map(guarded, differences)):
+            return False
+        verdict, positive = compare_at_points(*differences, proportional=True)
+        return verdict == "agree" and self._ask(operator, gold.args, answer.args, positive)
+
+    def _ask(self, relation: str, gold: Sequence[Node], answer: Sequence[Node], positive: bool) -> bool:
+        wires = [[to_wire(node) for node in nodes] for nodes in (gold, answer)]
+        return self.symbolic({"ask": relation, "gold": wires[0], "answer": wires[1], "positive": positive})
+
+    def _lists(self, gold: Node, answer: Node) -> bool:
+        """Bare lists and sets: in any order, all elements and no other. A list may repeat an element, a set not."""
+        golds, answers = list(gold.args), list(answer.args)
+        if "set" in (gold.kind, answer.kind):
+            golds, answers = self._distinct(golds), self._distinct(answers)
+        if len(golds) != len(answers) or len(golds) > MOST_ITEMS:
+            return False
+        names = [node.value for node in golds if node.kind == "named"]
+        ordered = contains(gold, "dots") or (
+            len(set(names)) == len(golds) and not any(node.kind == "named" for node in answers)
+        )
+        return self._in_order(golds, answers) if ordered else self._in_any_order(golds, answers)
+
+    def _distinct(self, items: Sequence[Node]) -> list[Node]:
+        distinct: list[Node] = []
+        for item in items[: MOST_ITEMS + 1]:
+            if not any(item == other or self.same(other, item) for other in distinct):
+                distinct.append(item)
+        return distinct
+
+    def _in_order(self, golds: Sequence[Node], answers: Sequence[Node]) -> bool:
+        return len(golds) == len(answers) and all(map(self.same, golds, answers))
+
+    def _in_any_order(self, golds: Sequence[Node], answers: Sequence[Node]) -> bool:
+        left = list(answers)
+        for item in golds:
+            found = next((i for i, other in enumerate(left) if self.same(item, other)), None)
+            if found is None:
+                return False
+            del left[found]
+        return not left
+
+    def _tuples(self, gold: Node, answer: Node) -> bool:
+        return gold.value == answer.value and self._in_order(gold.args, answer.args)
+
+    def _unions(self, gold: Node, answer: Node) -> bool:
+        return len(gold.args) <= MOST_ITEMS and self._in_any_order(gold.args, answer.args)
+
+    def _matrices(self, gold: Node, answer: Node) -> bool:
+        rows = zip(gold.args, answer.args)
+        return len(gold.args) == len(answer.args) and all(self._in_order(g.args, a.args) for g, a in rows)
+
+    def _parts(self, gold: Node, answer: Node) -> bool:
+        return gold.value == answer.value and self._in_order(gold.args, answer.args)
+
+    def _ratios(self, gold: Node, answer: Node) -> bool:
+        """1:2 is 2:4; but 1:15 and 2:30 are times of the day."""
+        if self._in_order(gold.args, answer.args):
+            return True
+        parts = [[exact(part) for part in node.args] for node in (gold, answer)]
+        if any(_is_time(node) for node in (gold, answer)) or len(parts[0]) != len(parts[1]):
+            return False
+        golds, answers = parts
+        if not all(golds) or not all(answers):
+            return False
+        return len({g / a for g, a in zip(golds, answers) if g is not None and a is not None}) == 1
+
+    def _based(self, gold: Node, answer: Node) -> bool:
+        """The same digits in the same base. A base that the answer leaves out is taken for granted."""
+        if gold.kind != "based":
+            return False
+        if answer.kind == "num":
+            return bool(answer.text == gold.value)
+        return answer.kind == "based" and self._parts(gold, answer)
+
+    # -- numbers and expressions
+
+    def _quantities(self, gold: Node, answer: Node) -> bool:
+        """Numbers and expressions with what stands behind them: a unit, a percent sign."""
+        if "based" in (gold.kind, answer.kind):
+            return self._based(gold, answer)
+        if plain(gold) and not plain(answer) and not self.allow_unevaluated:
+            return False
+        wanted, got = _quantity(gold), _quantity(answer)
+        if wanted is None or got is None:
+            return False
+        (left, unit, percent), (right, other, other_percent) = wanted, got
+        if unit and other and not unit.agrees(other):
+            return False
+        if left.kind in _STRUCTURES or right.kind in _STRUCTURES:  # 12:00 p.m.
+            return self.same(left, right)
+        if unit and other and unit.measures == other.measures and unit.factor != other.factor:
+            factor = Node("num", value=other.factor / unit.factor, text="factor")
+            return self._scalars(left, Node("*", (right, factor)))
+        if percent == other_percent or self._scalars(left, right):
+            return self._scalars(left, right)
+        hundredth = Node("/", (left if percent else right, HUNDRED))
+        return self._scalars(hundredth, right) if percent else self._scalars(left, hundredth)
+
+    def _scalars(self, gold: Node, answer: Node) -> bool:
+        values = exact(gold), exact(answer)
+        if values[0] is not None and values[1] is not None:
+            return values[0] == values[1] or _rounded(gold, values[0], answer, values[1])
+        if digits_of(answer) or digits_of(gold):
+            return _approximated(gold, answer)
+        if contains(gold, *_NO_NUMBERS) or contains(answer, *_NO_NUMBERS):
+            return gold == answer
+        if not guarded(gold) or not guarded(answer):
+            return False
+        verdict, positive = compare_at_points(gold, answer)
+        if verdict == "differ" or (verdict == "unknown" and symbols(gold) != symbols(answer)):
+            return False
+        return self._ask("equal", [gold], [answer], positive)
+
+
+_STRUCTURES = ("list", "set", "tuple", "ratio", "matrix", "union")
+_NO_NUMBERS = (
+    "inf",
+    "dots",
+    "empty",
+    "word",
+    "unit",
+    "such",
+    "minus",
+    "meet",
+    "list",
+    "set",
+    "tuple",
+    "matrix",
+    "based",
+)
+_BY_KIND: tuple[tuple[frozenset[str], Callable[[Comparison, Node, Node], bool]], ...] = (
+    (frozenset({"list", "set"}), Comparison._lists),
+    (frozenset({"tuple"}), Comparison._tuples),
+    (frozenset({"union"}), Comparison._unions),
+    (frozenset({"matrix"}), Comparison._matrices),
+    (frozenset({"inequality"}), Comparison._inequalities),
+    (frozenset({"ratio"}), Comparison._ratios),
+    (frozenset({"mod"}), Comparison._parts),
+    (frozenset({"minus"}), Comparison._parts),
+    (frozenset({"meet"}), Comparison._parts),
+    (frozenset({"such"}), Comparison._parts),
+    (frozenset({"relation"}), Comparison._parts),
+)
+
+
+# -- words and letters -------------------------------------------------------------------------------------------------
+
+
+def same_words(gold: str, answer: str) -> bool:
+    """Whether two tidied texts are the same words, whatever their case, blanks and final dot."""
+    texts = [re.sub(r"[\s.,'-]+", " ", text.replace('"', " ")).strip().casefold() for text in (gold, answer)]
+    return texts[0] == texts[1] and bool(_WORDS.fullmatch(texts[0]))
+
+
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
+_UNSAFE = re.compile(r"!|\^\s*\{[^{}]*\^|\^\s*\{?\s*[0-9]{4}|[0-9]{40}")
+MOST_LATEX = 300
+
+
+def is_latex(tidied: str) -> bool:
+    """Whether a text that `syntax` cannot read may be shown to the LaTeX parser of a computer algebra system."""
+    balanced = tidied.count("{") == tidied.count("}")
+    return "\\" in tidied and balanced and len(tidied) <= MOST_LATEX and not _UNSAFE.search(tidied)
+
+
+def _is_no_prose(node: Node) -> bool:
+    if node.kind == "word":
+        return len(node.value.split()) <= LONGEST_PHRASE
+    if node.kind == "unit" and read_unit(node.value) is None:
+        return False
+    return all(map(_is_no_prose, node.args))
+
+
+def _option(tidied: str) -> str | None:
+    """The one letter of an answer to a multiple choice question: B, (B), B., (B) 42; None for anything else."""
+    text = _LABEL.sub("", tidied.replace('"', "")).strip()
+    if match := _OPTION.fullmatch(text.replace(" ", "")):
+        return match[1].upper()
+    match = _OPTION_AND_TEXT.match(text)
+    if match is None or _ANOTHER_OPTION.search(match["rest"]):
+        return None
+    return match[1] or match[2]
+
+
+# -- pieces ------------------------------------------------------------------------------------------------------------
+
+
+def _single(node: Node, other: Node) -> Node:
+    """The element of a set of one, where the other is no set."""
+    is_single = node.kind == "set" and len(node.args) == 1 and other.kind not in ("set", "list", "named")
+    return node.args[0] if is_single else node
+
+
+def _names_differ(gold: str, answer: str) -> bool:
+    """x_1 and x may be the same; words and functions are only labels."""
+    if gold.startswith('"') or answer.startswith('"'):
+        return False
+    return gold.partition("_")[0].casefold() != answer.partition("_")[0].casefold()
+
+
+def _as_equation(node: Node) -> Node | None:
+    if node.kind == "named" and not node.value.startswith('"'):
+        return Node("equation", (Node("sym", value=node.value), node.args[0]))
+    return node if node.kind == "equation" else None
+
+
+def _is_time(node: Node) -> bool:
+    """Whether every part after the first is written with two digits below 60."""
+    return all(re.fullmatch("[0-5][0-9]", part.text) for part in node.args[1:])
+
+
+def _quantity(node: Node) -> tuple[Node, Unit | None, bool] | None:
+    """A value, its unit, and whether it is in percent; None when the words behind it are no unit."""
+    words: list[str] = []
+    percent = negative = False
+    while node.kind in ("unit", "%", "°") or (node.kind == "neg" and node.args[0].kind in ("unit", "%", "°", "neg")):
+        if node.kind == "neg":
+            negative = not negative
+        elif node.kind == "unit":
+            words.append(node.value)
+        percent |= node.kind == "%"
+        words += ["°"] if node.kind == "°" else []
+        node = node.args[0]
+    unit = read_unit(" ".join(dict.fromkeys(words))) if words else None
+    if words and unit is None:
+        return None
+    return (Node("neg", (node,)) if negative else node), unit, percent
+
+
+def _rounded(gold: Node, gold_value: Fraction, answer: Node, answer_value: Fraction) -> bool:
+    """Whether one is the other as a decimal, when the other has no finite decimal or is itself a long one."""
+    return (_endless(gold, gold_value) and _rounds_to(gold_value, answer)) or (
+        _endless(answer, answer_value) and _rounds_to(answer_value, gold)
+    )
+
+
+def _endless(node: Node, value: Fraction) -> bool:
+    bottom = value.denominator
+    for prime in (2, 5):
+        while bottom % prime == 0:
+            bottom //= prime
+    decimal = digits_of(node)
+    return bottom != 1 or (decimal is not None and decimal[2] < 1 and decimal[1] >= FEWEST_DIGITS)
+
+
+def _rounds_to(value: Fraction, node: Node, error: Fraction = Fraction(0)) -> bool:
+    """Whether a decimal of enough digits is this value, rounded or cut."""
+    decimal = digits_of(node)
+    if decimal is None or decimal[1] < FEWEST_DIGITS or decimal[2] == 1:
+        return False
+    shown, _, place = decimal
+    cut = 0 <= abs(value) - abs(shown) < place and value * shown > 0
+    return cut or abs(shown - value) <= max(place / 2, error)
+
+
+def _approximated(gold: Node, answer: Node) -> bool:
+    """One is a decimal, the other an irrational number."""
+    decimal, other = (answer, gold) if digits_of(answer) else (gold, answer)
+    if symbols(other) or contains(other, *_NO_NUMBERS) or not guarded(other):
+        return False
+    value = approximate(other)
+    return value is not None and _rounds_to(Fraction(value), decimal, abs(Fraction(value)) / 10**14)

@@ -1,0 +1,172 @@
+"""Where a completion gives its answer, and what a gold says.
+
+In a completion, on what stands after its reasoning, the first of these that is there:
+  1. the last complete `\\boxed{...}`, `\\boxed x` or `\\fbox{...}`. Neighbouring boxes with nothing but separators
+     between them ("\\boxed{6} or \\boxed{7}") are one list. A box that is empty, or opened and never closed when there
+     is no other, is no answer.
+  2. what follows the last `####` on its line
+  3. what follows the last "answer is", "answer:" or the heading "final answer", unless it is denied there
+Never just the last number in the text. Everything here is linear in the length of the text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from postrl.rewards.text import REASONING, final_part
+
+LONGEST_ANSWER = 1000
+"""Characters. A longer answer is wrong without being parsed, a longer gold is unscorable."""
+LONGEST_SEPARATOR = 100
+
+_NAKED = r"[-+]?[0-9][0-9.,/]*|[A-Za-z](?![A-Za-z])|\\[dt]?frac\s*[0-9]\s*[0-9]|\\[a-zA-Z]+(?=\s*\{)"
+_TOKENS = re.compile(  # `\\.`: `\{` and `\}` are characters, not braces
+    rf"(?P<box>\\(?:boxed|fbox)\s*+\{{)|\\(?:boxed|fbox)(?![a-zA-Z])\s*+(?P<naked>{_NAKED})|\\.|[{{}}]", re.DOTALL
+)
+_GOES_ON = re.compile(r"\s*+\{")
+_HEDGE = r"and|or|else|maybe|perhaps|possibly|alternatively|also|even|either"
+_SEPARATORS = re.compile(
+    rf"(?:[\s$,;:&/|*()]|\\[()\[\],;:!\s\\]|\\(?:q?quad|lor|vee|mid|land|wedge)(?![a-zA-Z])"
+    rf"|\\(?:text|mathrm|textrm|mbox)\s*\{{\s*(?:{_HEDGE}|,)\s*\}}|\b(?:{_HEDGE})\b|\.(?=\s*(?:or|and)\b))*+",
+    re.IGNORECASE,
+)
+
+_ANCHOR = re.compile(  # possessive (`*+`): linear on any text
+    r"\b(?:final\s++answer[ \t*_]*+\n[\s*_#]*+|answers?[\s*_]*+(?:is|are|:|=)[\s*_:]*+)", re.IGNORECASE
+)
+_CLAUSE_STARTS = re.compile(r"[.!?,;:\n]")
+_DENIED = re.compile(
+    r"\b(?:not|never|doubt|unlikely|whether|false|wrong|incorrect)\b|n[’']t\b"
+    r"|\b(?:if|unless|suppose|assume|assuming)(?:\s+that)?(?:\s+the)?(?:\s+\w+)?\s*$",
+    re.IGNORECASE,
+)
+_REST_ENDS = re.compile(
+    r"\n|[.!](?=\s|$|\*)|,(?=\s+(?!or\b|and\b)[a-z]{2})|\s(?:because|since|so|which|as|where|when)\s", re.IGNORECASE
+)
+_FORMULA = re.compile(r"(?:\$\$?|\\\(|\\\[)(?P<inside>.+?)(?:\$\$?|\\\)|\\\])\s*(?P<stop>[.;!]?)\s*", re.DOTALL)
+_ANOTHER = re.compile(r",?\s*(?:(?:or|and|to)\b|[$\\+=*/^-]|[0-9])", re.IGNORECASE)
+_BOLD = re.compile(r"(?<![^\s])\*\*|\*\*(?![^\s.,;:!?])")
+
+
+def find_answer(
+    completion: str, *, anchored: bool = True, reasoning: Sequence[tuple[str, str]] = REASONING
+) -> str | None:
+    """What the completion gives as its answer, as it is written there; None when it gives none.
+
+    Args:
+        anchored: whether to look for "the answer is ..." where there is neither a box nor a `####`.
+        reasoning: pairs of tags; what stands between is not looked at.
+    """
+    text = final_part(completion, reasoning)
+    if text is None:
+        return None
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed.strip() or None
+    _, hashes, after = text.rpartition("####")
+    marked = after.strip().partition("\n")[0].strip() if hashes else ""
+    if anchored and not any(character.isdigit() for character in marked):  # "#### Conclusion" is a heading
+        return _after_anchor(after if hashes else text) or marked or None
+    return marked or None
+
+
+def read_gold(gold: Any) -> str | None:
+    """The text of a gold's answer: its last box, else what follows its last `####`, else all of it.
+
+    None: there is none, it is longer than LONGEST_ANSWER, or the gold is neither text nor a finite number.
+    """
+    if not isinstance(gold, str):
+        if not isinstance(gold, int | float | Fraction | Decimal) or not math.isfinite(gold):
+            return None
+        gold = str(gold)
+    boxed = last_boxed(gold)
+    answer = (boxed if boxed is not None else gold.rpartition("####")[2]).strip()
+    return answer if answer and len(answer) <= LONGEST_ANSWER else None
+
+
+# -- boxes -------------------------------------------------------------------------------------------------------------
+
+
+class _Box(NamedTuple):
+    start: int
+    end: int
+    inside: int
+    """Where its content starts, and `inside_end` where it ends: slices of nested boxes would take quadratic room."""
+    inside_end: int
+
+
+def last_boxed(text: str) -> str | None:
+    """The content of the last complete box, as a list with those joined to it; "" when boxes were opened and none was
+    closed; None without a box."""
+    boxes, opened = _boxes(text)
+    if not boxes:
+        return "" if opened else None
+    joined = [boxes[-1]]
+    for box in reversed(boxes[:-1]):
+        if not box.end <= joined[-1].start <= box.end + LONGEST_SEPARATOR:
+            break
+        if not _SEPARATORS.fullmatch(text, box.end, joined[-1].start):
+            break
+        joined.append(box)
+    contents = [text[box.inside : box.inside_end].strip() for box in reversed(joined)]
+    return ", ".join(dict.fromkeys(filter(None, contents))) if contents[-1] else ""
+
+
+def _boxes(text: str) -> tuple[list[_Box], bool]:
+    """The complete boxes in the order in which they open, and whether any was opened. One pass, any nesting."""
+    found: list[_Box] = []
+    opened = False
+    braces: list[tuple[int, int] | None] = []  # of the open ones that belong to a box: where it and its content start
+    naked: tuple[int, int, int] | None = None  # a `\boxed\frac{1}{2}` in progress: the same, and len(braces)
+    for token in _TOKENS.finditer(text):
+        part = token.group()
+        if token["naked"]:
+            opened = True
+            inside, end = token.span("naked")
+            content = token["naked"].rstrip(".,/")
+            if content[0] == "\\" and content[-1].isalpha():
+                naked = token.start(), inside, len(braces)
+            else:
+                found.append(_Box(token.start(), inside + len(content), inside, inside + len(content)))
+        elif token["box"]:
+            opened = True
+            braces.append((token.start(), token.end()))
+        elif part == "{":
+            braces.append(None)
+        elif part == "}" and braces:
+            box, end = braces.pop(), token.end()
+            if box is not None:
+                found.append(_Box(box[0], end, box[1], token.start()))
+            elif naked is not None and naked[2] == len(braces) and not _GOES_ON.match(text, end):
+                found.append(_Box(naked[0], end, naked[1], end))
+                naked = None
+    found.sort()
+    return found, opened
+
+
+# -- "the answer is" ---------------------------------------------------------------------------------------------------
+
+
+def _after_anchor(text: str) -> str | None:
+    """What follows the last anchor that has something behind it and is not denied."""
+    for anchor in reversed(list(_ANCHOR.finditer(text))[-50:]):
+        rest = text[anchor.end() : anchor.end() + LONGEST_ANSWER]
+        before = text[max(0, anchor.start() - 100) : anchor.start()]
+        if rest.strip(" *_") and not _DENIED.search(_CLAUSE_STARTS.split(before)[-1]):
+            return _first_answer(rest)
+    return None
+
+
+def _first_answer(rest: str) -> str | None:
+    """The answer at the start of a text: a formula in its delimiters, else up to the end of the clause."""
+    formula = _FORMULA.match(rest)
+    if formula and not re.search(r"[.!?]\s", formula["inside"]):
+        more = not formula["stop"] and _ANOTHER.match(rest, formula.end())  # "$6$ or $7$" answers nothing
+        return None if more else formula["inside"].strip()
+    clause = _BOLD.sub("", _REST_ENDS.split(rest, maxsplit=1)[0])
+    return clause.strip(" *_`").rstrip(".,;") or None

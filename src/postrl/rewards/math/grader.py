@@ -1,0 +1,339 @@
+"""The process that runs computer algebra, so that it can be killed.
+
+    caller --pipe--> zygote --pipe--> child
+
+The zygote imports and warms everything once and never computes; it forks the child, which answers questions one by
+one. A question gets its seconds from the moment the child starts on it; then the child is killed, and the next one is
+forked from the warm zygote in milliseconds. A child may take ROOM of memory more than the zygote had.
+
+Nothing is left behind: the zygote looks twice a second whether its caller lives, the child gets the kernel's signal
+when the zygote dies, both are killed when the interpreter ends.
+
+    python -m postrl.rewards.math.grader REQUEST_FD REPLY_FD CALLER_PID SECONDS      (started by `Grader`)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from postrl.rewards import frames
+from postrl.rewards.lifetime import die_with_parent, kill_group
+
+SECONDS = 5.0
+"""Wall time of one question."""
+START_SECONDS = 120.0
+"""For the zygote's imports on a loaded machine."""
+GRACE_SECONDS = 20.0
+"""What a reply may take longer: killing a child, forking the next, a loaded machine."""
+WAIT_SECONDS = 120.0
+"""For a free grader."""
+WATCH_SECONDS = 0.5
+ROOM = 1 << 30
+"""Bytes of address space."""
+LARGEST_REPLY = 1 << 16
+
+
+class GraderTimeout(Exception):
+    """The question was not answered in its time."""
+
+
+class GraderFailure(Exception):
+    """The grader died, cannot be started, or has no memory left."""
+
+
+class Grader:
+    """The caller's side of one zygote, started when first needed and again after its death. One question at a time.
+
+    Args:
+        seconds: wall time of one question, from the start of work on it.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self.seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests = self._replies = -1
+
+    def ask(self, question: dict[str, Any]) -> bool:
+        """The answer to a question of `symbolic`. A grader that dies over it is asked once more.
+
+        Raises:
+            GraderTimeout: no answer in time.
+            GraderFailure: it died twice, or cannot be started.
+        """
+        try:
+            return self._ask(question)
+        except GraderFailure:
+            self.close()
+            return self._ask(question)
+
+    def _ask(self, question: dict[str, Any]) -> bool:
+        self.start()
+        reply = self._exchange(question, self.seconds + GRACE_SECONDS)
+        if "equal" in reply:
+            return bool(reply["equal"])
+        if reply.get("problem") == "timeout":
+            raise GraderTimeout(f"computer algebra took longer than {self.seconds:g} s")
+        raise GraderFailure(str(reply.get("problem")))
+
+    def start(self) -> None:
+        """Start the zygote and wait until it is warm, if none is running. Raises GraderFailure."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        for_zygote, self._requests = os.pipe()
+        self._replies, from_zygote = os.pipe()
+        os.set_blocking(self._requests, False)
+        command = [sys.executable, "-P", "-m", "postrl.rewards.math.grader"]
+        # SYMPY_GROUND_TYPES: with gmpy2 a kill and an alarm would behave otherwise, and memory limits abort
+        environment = {**os.environ, "SYMPY_GROUND_TYPES": "python", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+        try:
+            self._process = subprocess.Popen(
+                [*command, str(for_zygote), str(from_zygote), str(os.getpid()), str(self.seconds)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(for_zygote, from_zygote),
+                start_new_session=True,
+                env=environment,
+            )
+        except OSError as error:
+            raise GraderFailure(f"the math grader cannot be started: {error}") from error
+        finally:
+            os.close(for_zygote)
+            os.close(from_zygote)
+        hello = self._exchange(None, START_SECONDS)
+        if "ready" not in hello:
+            raise GraderFailure(f"the math grader cannot be started: {hello.get('problem')}")
+
+    def _exchange(self, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        deadline = time.monotonic() + seconds
+
+        def alive() -> bool:
+            return process.poll() is None
+
+        try:
+            if question is not None:
+                frames.send(self._requests, json.dumps(question).encode(), deadline, alive)
+            reply = json.loads(frames.receive(self._replies, deadline, alive, LARGEST_REPLY))
+        except TimeoutError:
+            problem = f"the math grader did not answer within {seconds:g} s"
+        except EOFError:
+            problem = "the math grader died"
+        except ValueError as error:
+            problem = f"the math grader sent a malformed reply: {error}"
+        else:
+            if isinstance(reply, dict):
+                return reply
+            problem = "the math grader sent a malformed reply"
+        self.close()
+        raise GraderFailure(problem)
+
+    def close(self) -> None:
+        """Kill the zygote and its child and reap it. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is not None:
+            kill_group(process.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        for fd in (self._requests, self._replies):
+            if fd >= 0:
+                os.close(fd)
+        self._requests = self._replies = -1
+
+
+class Pool:
+    """As many graders as there are callers at the same time, at most half the cores."""
+
+    def __init__(self) -> None:
+        self.graders = [Grader() for _ in range(max(1, min(8, (os.cpu_count() or 1) // 2)))]
+        self._free: queue.LifoQueue[Grader] = queue.LifoQueue()  # last in, first out: warm ones first
+        for grader in reversed(self.graders):
+            self._free.put(grader)
+
+    def ask(self, question: dict[str, Any]) -> bool:
+        """Ask a free grader. Raises what it raises, and GraderFailure when none gets free."""
+        with self._grader() as grader:
+            return grader.ask(question)
+
+    def warm(self) -> None:
+        """Start one grader now instead of at the first question."""
+        with self._grader() as grader:
+            grader.start()
+
+    @contextlib.contextmanager
+    def _grader(self) -> Iterator[Grader]:
+        try:
+            grader = self._free.get(timeout=WAIT_SECONDS)
+        except queue.Empty:
+            raise GraderFailure(f"no math grader was free within {WAIT_SECONDS:g} s") from None
+        try:
+            yield grader
+        finally:
+            self._free.put(grader)
+
+    def close(self) -> None:
+        for grader in self.graders:
+            grader.close()
+
+
+_pool: Pool | None = None
+_lock = threading.Lock()
+
+
+def pool() -> Pool:
+    """This process's graders."""
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = Pool()
+            atexit.register(_pool.close)
+        return _pool
+
+
+def _forget() -> None:
+    """In a forked child: the graders belong to the parent, and so may a held lock."""
+    global _pool, _lock
+    if _pool is not None:
+        atexit.unregister(_pool.close)
+    _pool, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+# -- the zygote --------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    requests, replies, caller = (int(argument) for argument in sys.argv[1:4])
+    seconds = float(sys.argv[4])
+    _watch(caller)
+    for fd in (requests, replies):
+        os.set_inheritable(fd, False)
+    try:
+        from postrl.rewards.math import symbolic
+
+        symbolic.warm()
+    except Exception as error:
+        _send(replies, {"problem": f"{type(error).__name__}: {error}"})
+        return
+    _send(replies, {"ready": True})
+    child = _Child(seconds)
+    with contextlib.suppress(EOFError):
+        while True:
+            _send(replies, child.ask(frames.receive(requests)))
+    kill_group(0)
+
+
+def _watch(caller: int) -> None:
+    """End with the caller, even during imports. Not by the parent-death signal: that would come when the caller's
+    *thread* that started us ends."""
+
+    def look(*_: object) -> None:
+        if os.getppid() != caller:
+            kill_group(0)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, WATCH_SECONDS, WATCH_SECONDS)
+
+
+class _Child:
+    """The zygote's side of the process that computes."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.pid = 0
+        self.ended = True
+        self.questions = self.answers = -1
+
+    def ask(self, question: bytes) -> dict[str, Any]:
+        if self.ended:
+            self._fork()
+        deadline = time.monotonic() + self.seconds
+        try:
+            frames.send(self.questions, question, deadline, self._alive)
+            reply = json.loads(frames.receive(self.answers, deadline, self._alive, LARGEST_REPLY))
+            return dict(reply)
+        except TimeoutError:
+            self._end()
+            return {"problem": "timeout"}
+        except (EOFError, ValueError):
+            self._end()
+            return {"problem": "the process that computes died"}
+
+    def _alive(self) -> bool:
+        if not self.ended:
+            self.ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        return not self.ended
+
+    def _fork(self) -> None:
+        for_child, self.questions = os.pipe()
+        self.answers, from_child = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self.questions)
+                os.close(self.answers)
+                _compute(for_child, from_child)
+            finally:
+                os._exit(1)
+        self.ended = False
+        os.close(for_child)
+        os.close(from_child)
+        os.set_blocking(self.questions, False)
+
+    def _end(self) -> None:
+        if not self.ended:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.ended = True
+        os.close(self.questions)
+        os.close(self.answers)
+
+
+def _compute(questions: int, answers: int) -> None:
+    """The child: answers until it is killed."""
+    from postrl.rewards.math import symbolic
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    die_with_parent(os.getppid())
+    _limit_memory()
+    while True:
+        question = json.loads(frames.receive(questions))
+        try:
+            reply: dict[str, Any] = {"equal": symbolic.answer(question)}
+        except MemoryError:
+            reply = {"problem": "out of memory"}
+        except Exception:  # sympy raises anything on what it cannot compare: then they are not equal
+            reply = {"equal": False}
+        _send(answers, reply)
+
+
+def _limit_memory() -> None:
+    if sys.platform != "linux":
+        return
+    with open("/proc/self/statm") as statm:
+        now = int(statm.read().split()[0]) * resource.getpagesize()
+    with contextlib.suppress(ValueError, OSError):  # a lower limit holds already
+        resource.setrlimit(resource.RLIMIT_AS, (now + ROOM, now + ROOM))
+
+
+def _send(fd: int, reply: dict[str, Any]) -> None:
+    frames.send(fd, json.dumps(reply).encode())
+
+
+if __name__ == "__main__":
+    main()

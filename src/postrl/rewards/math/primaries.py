@@ -1,0 +1,239 @@
+"""The innermost level of the grammar: numbers, letters, words, brackets, commands."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, LETTERS, SEPARATING, Cursor, NotMath, Token
+from postrl.rewards.math.tree import CLOSING, Node, in_brackets, number
+from postrl.rewards.math.units import SCALES, names
+
+_HALF_OPEN = {"(": ")]", "[": ")]"}
+_ROUNDED = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
+_DECORATIONS = names(r"\vec \hat \overline \bar \tilde \overrightarrow \widehat \overparen \overset")
+_PREFIXES = names(r"\angle \triangle \measuredangle")
+_CONSTANTS = {r"\infty": "inf", r"\ldots": "dots", r"\emptyset": "empty"}
+
+
+class Primaries(Cursor):
+    """What a factor can be. The levels above it are the parser's."""
+
+    def items(self) -> Node:
+        raise NotImplementedError
+
+    def sum(self) -> Node:
+        raise NotImplementedError
+
+    def product(self, *, in_function: bool = False) -> Node:
+        raise NotImplementedError
+
+    def exponent(self) -> Node:
+        raise NotImplementedError
+
+    def starts_factor(self) -> bool:
+        raise NotImplementedError
+
+    def primary(self) -> Node:
+        kind, text = self.kind(), self.peek()
+        if kind in ("num", "repeat"):
+            return self.number()
+        if kind == "sym":
+            self.take()
+            return self.subscripted(text)
+        if kind == "word":
+            return self.word()
+        if text in CURRENCIES:
+            self.take()
+            sign = self.found("-")
+            amount = Node("unit", (self.number(),), text)
+            return Node("neg", (amount,)) if sign else amount
+        if text in CLOSING:
+            return self.bracketed()
+        if text == "|":
+            return self.absolute()
+        if kind == "command":
+            self.take()
+            return self.command(text)
+        raise NotMath
+
+    def number(self) -> Node:
+        if self.kind() not in ("num", "repeat"):
+            raise NotMath
+        node = number(self.take())
+        if self.peek() == "_" and node.text.isdigit():
+            self.take()
+            return Node("based", (self.argument(),), node.text)
+        return node
+
+    def word(self) -> Node:
+        """A word alone, or several; a letter in a text command is a symbol, as is a single word before `(`."""
+        words = [self.take()[1:]]
+        while self.kind() == "word" and self.peek()[1:].lower() not in SEPARATING:
+            words.append(self.take()[1:])
+        if len(words) == 1 and (len(words[0]) == 1 or words[0].lower() in FUNCTIONS):
+            name = words[0]
+            return self.function(name.lower()) if name.lower() in FUNCTIONS else self.subscripted(name)
+        if words[0].lower() in SCALES or (self.kind() == "num" and len(words) > 2):
+            raise NotMath
+        if self.starts_factor():  # "June 20", "Room 4"
+            raise NotMath
+        return Node("word", value=" ".join(words).lower())
+
+    def subscripted(self, name: str) -> Node:
+        if self.found("_"):
+            start = self.place
+            if self.kind() == "num":
+                self.take()
+            else:
+                self.argument()
+            inside = [token.text for token in self.tokens[start : self.place] if token.text not in "{}"]
+            name = f"{name}_{''.join(inside)}"
+        return Node("sym", value=name)
+
+    def argument(self) -> Node:
+        """The argument of a command: a group, or one digit, letter or command, as TeX has it."""
+        if self.peek() == "{":
+            return self.bracketed()
+        if self.peek() == "(":
+            return self.bracketed()
+        if self.kind() == "num":
+            return self.digit()
+        if self.peek() == "-":
+            self.take()
+            return Node("neg", (self.argument(),))
+        return self.primary()
+
+    def digit(self) -> Node:
+        """The first digit of the next number; the others stay."""
+        token = self.tokens[self.place]
+        if token.text.isdigit() and len(token.text) > 1:
+            self.tokens[self.place] = Token("num", token.text[1:])
+            return number(token.text[0])
+        return number(self.take())
+
+    def bracketed(self) -> Node:
+        """What stands in brackets: one expression, a tuple, an interval, a set."""
+        self.deeper()
+        opening = self.take()
+        closings = (*_HALF_OPEN.get(opening, ""), CLOSING[opening])
+        if closing := self.found(*closings):
+            if opening == r"\{":
+                return self.shallower(Node("empty"))
+            raise NotMath
+        bars, self.bars = self.bars, int(opening == r"\{" or self.bars)
+        node = self.items()
+        self.bars = bars
+        if opening in ("{", r"\{"):
+            node = self.such_that(node)
+        closing = self.take(*closings)
+        return self.shallower(in_brackets(opening, closing, node))
+
+    def such_that(self, node: Node) -> Node:
+        """{x | x > 3}, and {x : x > 3}, which was read as a relation between the ratio x : x and 3."""
+        if self.found("|"):
+            return Node("such", (node, self.items()))
+        sides = node.args if node.kind == "relation" else ()
+        for i, side in enumerate(sides):
+            if side.kind == "ratio" and len(side.args) == 2:
+                before, condition = (*sides[:i], side.args[0]), (side.args[1], *sides[i + 1 :])
+                variable = Node("relation", before, node.value[:i]) if i else side.args[0]
+                return Node("such", (variable, Node("relation", condition, node.value[i:])))
+        return node
+
+    def absolute(self) -> Node:
+        self.deeper()
+        self.take("|")
+        self.bars += 1
+        inside = self.sum()
+        self.bars -= 1
+        self.take("|")
+        return self.shallower(Node("call", (inside,), "abs"))
+
+    def command(self, name: str) -> Node:
+        if name in _CONSTANTS:
+            return Node(_CONSTANTS[name])
+        if name == r"\frac":
+            return Node("/", (self.argument(), self.argument()))
+        if name == r"\binom":
+            return Node("call", (self.argument(), self.argument()), "binom")
+        if name == r"\matrix":
+            return self.matrix()
+        if name in _ROUNDED:
+            closing, function = _ROUNDED[name]
+            inside = self.items()
+            self.take(closing)
+            return Node("call", (inside,), function)
+        if name in _DECORATIONS or name in _PREFIXES:
+            return self.decorated(name)
+        if name[1:] in FUNCTIONS:
+            return self.function(name[1:])
+        if name in LETTERS or name.startswith(r"\bb"):
+            return self.subscripted(name)
+        raise NotMath
+
+    def decorated(self, name: str) -> Node:
+        """\\vec{v}, \\overline{AB}, \\angle ABC: one symbol."""
+        start = self.place
+        if self.peek() == "{":
+            self.bracketed()
+        else:
+            while self.kind() == "sym":
+                self.take()
+        inside = "".join(token.text for token in self.tokens[start : self.place] if token.text not in "{}")
+        if not inside.isalpha():
+            raise NotMath
+        return self.subscripted(f"{name} {inside}")
+
+    def function(self, name: str) -> Node:
+        """sin x, sin^2 x, \\sin(2x), \\log_2 8, \\sqrt[3]{8}, max(1, 2)."""
+        self.deeper()
+        power = base = None
+        if name == "sqrt":
+            return self.shallower(self.root())
+        while mark := self.found("^", "_"):
+            if mark == "^":
+                power = self.exponent() if self.peek() == "-" else self.argument()
+            else:
+                base = self.base()
+        args = self.arguments()
+        if name in ("log", "lg"):
+            args = (*args, base if base is not None else Node("num", value=Fraction(10), text="10"))
+        elif base is not None:
+            raise NotMath
+        if f"arc{name}" in FUNCTIONS and power is not None and power.kind == "neg" and power.args[0].text == "1":
+            return self.shallower(Node("call", args, f"arc{name}"))
+        node = Node("call", args, name)
+        return self.shallower(node if power is None else Node("^", (node, power)))
+
+    def base(self) -> Node:
+        """Of a logarithm: 10 in log_10 x, 2 in \\log_28."""
+        whole = self.kind() == "num" and (self.kind(1) in ("num", "sym", "command") or self.peek(1) in ("(", "{"))
+        return self.number() if whole else self.argument()
+
+    def arguments(self) -> tuple[Node, ...]:
+        if self.peek() in ("(", "{", "["):
+            inside = self.bracketed()
+            return inside.args if inside.kind == "tuple" else (inside,)
+        negative = self.found("-")
+        inside = self.product(in_function=True)
+        return (Node("neg", (inside,)) if negative else inside,)
+
+    def root(self) -> Node:
+        degree = Node("num", value=Fraction(2), text="2")
+        if self.found("["):
+            degree = self.items()
+            self.take("]")
+        return Node("call", (self.argument(), degree), "root")
+
+    def matrix(self) -> Node:
+        self.deeper()
+        rows, row = [], [self.sum()]
+        while mark := self.found("&", "⏎"):
+            if mark == "⏎":
+                rows.append(Node("list", tuple(row)))
+                row = []
+            if self.peek() != r"\endmatrix":
+                row.append(self.sum())
+        self.take(r"\endmatrix")
+        rows += [Node("list", tuple(row))] if row else []
+        return self.shallower(Node("matrix", tuple(rows)))

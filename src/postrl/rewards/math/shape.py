@@ -1,0 +1,266 @@
+"""What a tree says: a value, a named value, a list, a region of the real line, an equation.
+
+`shape` undoes what is only a way to say it: `x = 5`, `2 + 3 = 5`, `\\pm 2`, `x \\in (0, 1)`, `0 < x < 1`,
+`\\{x \\mid x > 3\\}`, unions of sets. Kinds of nodes that it adds to those of `syntax`:
+
+    named        name         value
+    equation     -            left, right     with variables on at least one side
+    inequality   operator     left, right     < or <=, and no region of one variable
+    false        -            -               a chain whose sides are not equal
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
+
+from postrl.rewards.math.tree import Node
+from postrl.rewards.math.values import CONSTANTS, approximate, compare_at_points, contains, digits_of, exact, symbols
+
+FALSE = Node("false")
+INFINITY = Node("inf")
+MINUS_INFINITY = Node("neg", (INFINITY,))
+LINE = Node("tuple", (MINUS_INFINITY, INFINITY), "()")
+_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_FUNCTION_NAMES = frozenset("fghpqrstuvFGHPQSTVELMRX")
+CLOSE = Fraction(1, 100)
+"""How near the sides of an `\\approx` must be, relative to the larger."""
+
+
+def shape(node: Node) -> Node:
+    """The node in its plainest form; see above."""
+    if node.kind == "relation":
+        return _relation(node)
+    if node.kind == "list":
+        return _list([shape(item) for item in node.args], str(node.value))
+    if contains(node, "pm"):
+        return _list([shape(_with_sign(node, plus)) for plus in (True, False)], ",")
+    if node.kind == "such":
+        return _such_that(*node.args)
+    if node.kind in ("union", "minus", "meet"):
+        return _sets(node)
+    if node.kind == "sym" and node.value == r"\reals":
+        return LINE
+    if node.kind in ("set", "tuple", "matrix") or (node.kind == "list"):
+        return Node(node.kind, tuple(map(shape, node.args)), node.value)
+    return node
+
+
+def _with_sign(node: Node, plus: bool) -> Node:
+    """The node with every plus-minus decided the same way."""
+    args = tuple(_with_sign(arg, plus) for arg in node.args)
+    if node.kind != "pm":
+        return Node(node.kind, args, node.value, node.text)
+    last = args[-1] if plus == (node.value == "+") else Node("neg", (args[-1],))
+    return last if len(args) == 1 else Node("+", (args[0], last))
+
+
+def _list(items: list[Node], separator: str) -> Node:
+    flat: list[Node] = []
+    for item in items:
+        value = item.args[0] if item.kind == "named" else item
+        if value.kind == "list":  # x = \pm 2
+            flat += [Node("named", (part,), item.value) if item.kind == "named" else part for part in value.args]
+        else:
+            flat.append(item)
+    return _joined_regions(flat, separator) or Node("list", tuple(flat), separator)
+
+
+# -- relations ---------------------------------------------------------------------------------------------------------
+
+
+def _relation(node: Node) -> Node:
+    sides, operators = list(node.args), list(node.value)
+    while "≈" in operators:
+        place = operators.index("≈")
+        keep = _exact_side(sides[place], sides[place + 1])
+        if keep is None:
+            return FALSE
+        sides[place : place + 2] = [keep]
+        del operators[place]
+    if not operators:
+        return shape(sides[0])
+    if set(operators) == {"="}:
+        return _equality(sides)
+    if operators == ["∈"]:
+        return _named(sides[0], shape(sides[1]))
+    if set(operators) <= set(_FLIPPED) | {"!="}:
+        return _region(sides, operators) or _inequality(sides, operators) or node
+    return node
+
+
+def _exact_side(left: Node, right: Node) -> Node | None:
+    """Of `2\\pi \\approx 6.28` the exact one, of `41.7 \\approx 42` the last; None when they are not close."""
+    values = [approximate(side) for side in (left, right)]
+    if None in values:
+        return left if _name(left) is None else right
+    first, second = (Fraction(value) for value in values if value is not None)
+    if abs(first - second) > CLOSE * max(abs(first), abs(second)):
+        return None
+    return right if digits_of(left) else left
+
+
+def _equality(sides: list[Node]) -> Node:
+    if len(sides) == 2 and _name(sides[0]) is None and isinstance(_name(sides[1]), str):
+        sides = sides[::-1]  # 5 = x
+    named = sides[0]
+    while len(sides) > 1 and _name(sides[0]) is not None:
+        sides = sides[1:]
+    value = _chain(sides)
+    if len(sides) == 2 and value is FALSE and symbols(Node("list", tuple(sides))):
+        return Node("equation", tuple(sides))
+    return value if _name(named) is None or value is FALSE else _named(named, value)
+
+
+def _chain(sides: list[Node]) -> Node:
+    """The last side of a true chain."""
+    for left, right in pairwise(sides):
+        if left != right and not _may_be_equal(left, right):
+            return FALSE
+    return shape(sides[-1])
+
+
+def _may_be_equal(left: Node, right: Node) -> bool:
+    values = exact(left), exact(right)
+    if None not in values:
+        return values[0] == values[1]
+    return compare_at_points(left, right)[0] == "agree"
+
+
+def _name(node: Node) -> str | None:
+    """The name on the left of `x = 5`, `f(x) = x^2`, `AB = 3`, `Area = 12`; None for what is no name."""
+    if node.kind == "sym":
+        return None if node.value in CONSTANTS else str(node.value)
+    if node.kind == "word":
+        return f'"{node.value}'
+    if node.kind == "*" and all(arg.kind in ("sym", "num", "^", "*") for arg in node.args):
+        first, last = _name(node.args[0]) if node.args[0].kind != "^" else "f", node.args[1]
+        if first in _FUNCTION_NAMES or (first == "m" and last.value and str(last.value).startswith("\\")):
+            return f'"{first}'
+        letters = _name(last)
+        if first and letters and first.strip('"').isupper() and letters.isupper():
+            return f'"{first}{letters}'
+    if node.kind == "tuple" and all(arg.kind == "sym" for arg in node.args):
+        return '"point'
+    if node.kind == "call" and node.value == "abs":
+        return _name(node.args[0])
+    return None
+
+
+def _named(name: Node, value: Node) -> Node:
+    return Node("named", (value,), _name(name) or '"')
+
+
+# -- regions of the real line ------------------------------------------------------------------------------------------
+
+
+def _region(sides: list[Node], operators: list[str]) -> Node | None:
+    """The interval of `a < x <= b`, the two of `x != a`; None when it is not about one variable alone."""
+    variables = [i for i, side in enumerate(sides) if side.kind == "sym" and symbols(side)]
+    others = [i for i, side in enumerate(sides) if symbols(side) or side.kind in ("set", "tuple", "list", "word")]
+    if len(variables) != 1 or others != variables:
+        return None
+    place, name = variables[0], str(sides[variables[0]].value)
+    if operators == ["!="]:
+        bound = sides[1 - place]
+        below, above = Node("tuple", (MINUS_INFINITY, bound), "()"), Node("tuple", (bound, INFINITY), "()")
+        return Node("named", (Node("union", (below, above)),), name)
+    if place > 1 or len(sides) - place > 2 or "!=" in operators:
+        return None
+    bounds = {}
+    if place == 1:
+        bounds[operators[0]] = sides[0]
+    if place + 1 < len(sides):
+        bounds[_FLIPPED[operators[place]]] = sides[place + 1]
+    interval = _interval(bounds)
+    return None if interval is None else Node("named", (interval,), name)
+
+
+def _interval(bounds: dict[str, Node]) -> Node | None:
+    """From bounds such as {"<": 0, ">=": 1}: 0 < x and 1 >= x."""
+    low = [(op, side) for op, side in bounds.items() if op in ("<", "<=")]
+    high = [(op, side) for op, side in bounds.items() if op in (">", ">=")]
+    if len(low) > 1 or len(high) > 1:
+        return None
+    ends = (low[0][1] if low else MINUS_INFINITY, high[0][1] if high else INFINITY)
+    brackets = ("[" if low and low[0][0] == "<=" else "(") + ("]" if high and high[0][0] == ">=" else ")")
+    return Node("tuple", ends, brackets)
+
+
+def _inequality(sides: list[Node], operators: list[str]) -> Node | None:
+    """`left < right` or `left <= right`; None for chains."""
+    if len(sides) != 2 or operators[0] == "!=":
+        return None
+    if operators[0] in (">", ">="):
+        return Node("inequality", (sides[1], sides[0]), _FLIPPED[operators[0]])
+    return Node("inequality", tuple(sides), operators[0])
+
+
+def _joined_regions(items: list[Node], separator: str) -> Node | None:
+    """`x < -1 or x > 1` is a union, `x > 1 and x < 3` an interval; with a comma, whichever makes sense."""
+    if not all(item.kind == "named" and is_interval(item.args[0]) for item in items) or len(items) < 2:
+        return None
+    if len({item.value for item in items}) > 1:
+        return None
+    intervals = [item.args[0] for item in items]
+    common = _common(*intervals) if len(items) == 2 else None
+    if separator in ("and", ",") and common is not None:
+        return Node("named", (common,), items[0].value)
+    return None if separator == "and" else Node("named", (Node("union", tuple(intervals)),), items[0].value)
+
+
+def _common(left: Node, right: Node) -> Node | None:
+    """What two rays in opposite directions have in common; None when that is nothing."""
+    if left.args[0] != MINUS_INFINITY:
+        left, right = right, left
+    if left.args[0] != MINUS_INFINITY or right.args[1] != INFINITY:
+        return None
+    low, high = approximate(right.args[0]), approximate(left.args[1])
+    if low is None or high is None or low >= high:
+        return None
+    return Node("tuple", (right.args[0], left.args[1]), right.value[0] + left.value[1])
+
+
+def is_interval(node: Node) -> bool:
+    return node.kind == "tuple" and len(node.args) == 2
+
+
+def _such_that(variable: Node, condition: Node) -> Node:
+    region = shape(condition)
+    return (
+        region.args[0]
+        if region.kind == "named" and not region.value.startswith('"')
+        else Node("such", (variable, region))
+    )
+
+
+def _sets(node: Node) -> Node:
+    if node.kind == "union":
+        parts = list(_flat(node))
+        if all(part.kind == "set" for part in parts):
+            return Node("set", tuple(item for part in parts for item in part.args))
+        parts = [part for part in parts if part.kind != "empty"]
+        return parts[0] if len(parts) == 1 else Node("union", tuple(parts))
+    left, right = map(shape, node.args)
+    if node.kind == "minus" and left == LINE and right.kind == "set":
+        return _without(right.args)
+    if node.kind == "meet" and is_interval(left) and is_interval(right):
+        return _common(left, right) or Node("meet", (left, right))
+    return Node(node.kind, (left, right))
+
+
+def _flat(node: Node) -> Iterator[Node]:
+    for arg in node.args:
+        part = shape(arg)
+        yield from part.args if part.kind == "union" else (part,)
+
+
+def _without(points: tuple[Node, ...]) -> Node:
+    """The real line without some points."""
+    values = {point: approximate(point) for point in points}
+    if None in values.values():
+        return Node("minus", (LINE, Node("set", points)))
+    ordered = sorted(points, key=lambda point: values[point] or 0.0)
+    ends = [MINUS_INFINITY, *ordered, INFINITY]
+    return Node("union", tuple(Node("tuple", pair, "()") for pair in pairwise(ends)))

@@ -1,0 +1,175 @@
+"""The questions that need computer algebra, answered with math_verify. Runs only in the grader's child process.
+
+Trees become sympy objects constructor by constructor: no text of a model is parsed or evaluated here, except by
+math_verify's LaTeX parser for what our grammar does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+ROUNDING = 6
+PRECISION = 15
+DIGITS = 30
+RELATIVE_ERROR = 1e-20
+"""Of the difference of two numbers, computed with DIGITS digits. math_verify alone takes 2^-99 for 2^-98."""
+
+
+def answer(question: dict[str, Any]) -> bool:
+    """Whether a gold and an answer are equal, or whether a gold can be read."""
+    ask = question["ask"]
+    if ask == "readable":
+        return _from_latex(question["gold"]) is not None
+    if ask == "latex":
+        gold, got = _from_latex(question["gold"]), _from_latex(question["answer"])
+        return gold is not None and got is not None and _same(gold, got)
+    make = Builder(positive=bool(question["positive"]))
+    golds = [make(wire) for wire in question["gold"]]
+    answers = [make(wire) for wire in question["answer"]]
+    if ask == "equal":
+        return _same(golds[0], answers[0])
+    return _same_relation(ask, golds, answers)
+
+
+def warm() -> None:
+    """Run once what every question runs, so that forked children start with it in memory."""
+    two = ["num", "2"]
+    x = ["sym", "x"]
+    square = ["^", None, ["+", None, x, two], two]
+    expanded = ["+", None, ["+", None, ["^", None, x, two], ["*", None, ["num", "4"], x]], ["num", "4"]]
+    trig = ["^", None, ["call", "sin", x], two]
+    root = ["call", "root", ["num", "12"], two]
+    for gold, got in [(square, expanded), (trig, trig), (root, ["*", None, two, ["call", "root", ["num", "3"], two]])]:
+        answer({"ask": "equal", "gold": [gold], "answer": [got], "positive": False})
+    answer({"ask": "=", "gold": [x, two], "answer": [two, x], "positive": False})
+    answer({"ask": "latex", "gold": r"\int_0^1 x dx", "answer": r"\frac{\sin{x}}{2}"})
+
+
+def _same(gold: Any, got: Any) -> bool:
+    from math_verify import verify
+
+    if gold == got:
+        return True
+    found = verify(gold, got, float_rounding=ROUNDING, numeric_precision=PRECISION, strict=True, timeout_seconds=None)
+    return bool(found) and _close(gold, got)
+
+
+def _close(gold: Any, got: Any) -> bool:
+    """Whether two numbers are equal to many digits, relative to their size; True for what are no numbers."""
+    if not all(getattr(side, "is_number", False) for side in (gold, got)):
+        return True
+    size = max(abs(gold.evalf(DIGITS)), abs(got.evalf(DIGITS)))
+    difference = abs((gold - got).evalf(DIGITS, maxn=1000))
+    return bool(difference <= RELATIVE_ERROR * size)
+
+
+def _same_relation(operator: str, gold: list[Any], got: list[Any]) -> bool:
+    """Equations and inequalities, one possibly a multiple of the other."""
+    import sympy
+    from math_verify import verify
+
+    ratio = sympy.simplify((gold[0] - gold[1]) / (got[0] - got[1]))
+    if ratio.is_number and ratio.is_finite:
+        return bool(ratio.is_nonzero if operator == "=" else ratio.is_positive)
+    if operator != "=":
+        return False
+    sides = [sympy.Eq(*pair, evaluate=False) for pair in (gold, got)]
+    return bool(verify(*sides, float_rounding=ROUNDING, numeric_precision=PRECISION, strict=True, timeout_seconds=None))
+
+
+def _from_latex(text: str) -> Any:
+    """The sympy object of a LaTeX text; None unless the parser consumes all of it."""
+    from antlr4 import Token
+    from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+    from math_verify import LatexExtractionConfig, parse
+
+    try:
+        parser = _Latex2Sympy(is_real=True).create_parser(text)
+        parser.math()
+        if parser.getTokenStream().LA(1) != Token.EOF:
+            return None
+        found = parse(
+            rf"\boxed{{{text}}}",
+            [LatexExtractionConfig(boxed_match_priority=0)],
+            fallback_mode="no_fallback",
+            parsing_timeout=None,
+        )
+    except Exception:  # the generated parser raises bare Exception
+        return None
+    return found[0] if found else None
+
+
+class Builder:
+    """From the wire form of a tree to a sympy object."""
+
+    def __init__(self, *, positive: bool) -> None:
+        self.positive = positive
+
+    def __call__(self, wire: list[Any]) -> Any:
+        """Raises KeyError for a kind of node that sympy has nothing for here."""
+        import sympy
+
+        kind, value, *args = wire
+        if kind == "num":
+            return sympy.Rational(value)
+        if kind == "sym":
+            return self._symbol(value)
+        built = [self(arg) for arg in args]
+        return _calls()[value](*built) if kind == "call" else _operators()[kind](*built)
+
+    def _symbol(self, name: str) -> Any:
+        import sympy
+
+        constants = {r"\pi": sympy.pi, "e": sympy.E, "i": sympy.I}
+        if name in constants:
+            return constants[name]
+        return sympy.Symbol(name, positive=True) if self.positive else sympy.Symbol(name, real=True)
+
+
+def _operators() -> dict[str, Callable[..., Any]]:
+    import sympy
+
+    return {
+        "+": lambda a, b: a + b,
+        "*": lambda a, b: a * b,
+        "/": lambda a, b: a / b,
+        "^": lambda a, b: a**b,
+        "neg": lambda a: -a,
+        "mixed": lambda a, b: a + b,
+        "%": lambda a: a / 100,
+        "°": lambda a: a * sympy.pi / 180,
+        "!": sympy.factorial,
+    }
+
+
+def _calls() -> dict[str, Callable[..., Any]]:
+    import sympy
+
+    same = "sin cos tan cot sec csc sinh cosh tanh exp gcd lcm floor"
+    arcs = {f"arc{name}": getattr(sympy, f"a{name}") for name in ("sin", "cos", "tan")}
+    return {
+        **{name: getattr(sympy, name) for name in same.split()},
+        **arcs,
+        "ln": sympy.log,
+        "log": lambda a, base: sympy.log(a) / sympy.log(base),
+        "lg": lambda a, base: sympy.log(a) / sympy.log(base),
+        "root": _root,
+        "abs": sympy.Abs,
+        "ceil": sympy.ceiling,
+        "binom": sympy.binomial,
+        "max": sympy.Max,
+        "min": sympy.Min,
+        "arg": sympy.arg,
+        "Re": sympy.re,
+        "Im": sympy.im,
+    }
+
+
+def _root(value: Any, degree: Any) -> Any:
+    """The real root of a negative number when the degree is odd."""
+    import sympy
+
+    if value.is_negative and degree.is_odd:
+        return -sympy.root(-value, degree)
+    return sympy.sqrt(value) if degree == 2 else value ** (1 / degree)

@@ -1,0 +1,243 @@
+"""From the small notation of `normalise` to a tree: the one parser for golds and answers.
+
+It reads all of a text or nothing, builds plain data and computes nothing, so that it is safe on any text. What it
+does not know (integrals, sums, limits) it refuses with NotMath.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from postrl.rewards.math.primaries import Primaries
+from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, SEPARATING, NotMath, tokenize
+from postrl.rewards.math.tree import Node, is_proper, scaled
+from postrl.rewards.math.units import SCALES, names
+
+_RELATIONS = names(r"= == < > <= >= != ≈ ∈ \equiv")
+_STARTS_NO_FACTOR = names(r"\cup \cap \setminus \rangle \rfloor \rceil \} \pm \mp \endmatrix \equiv \pmod \bmod \mod")
+
+
+@lru_cache(maxsize=10_000)
+def parse(text: str) -> Node | None:
+    """The tree of a tidied text; None when it is not wholly in the grammar.
+
+    Letters next to each other are words first and products second: `apples`, but `abcd + 1`.
+    """
+    text = _without_outer_parentheses(text)
+    for split in (False, True):
+        try:
+            return _Parser(tokenize(text, split)).whole()
+        except (NotMath, RecursionError):
+            continue
+    return None
+
+
+def _without_outer_parentheses(text: str) -> str:
+    """Without the parentheses around all of it, however many: reading them one by one would nest too deep."""
+    partner: dict[int, int] = {}
+    stack: list[int] = []
+    for place, character in enumerate(text):
+        if character == "(":
+            stack.append(place)
+        elif character == ")" and stack:
+            partner[stack.pop()] = place
+    first, last = 0, len(text) - 1
+    while last - first > 2 and partner.get(first) == last and partner.get(first + 1) == last - 1:
+        first, last = first + 1, last - 1
+    return text[first : last + 1]
+
+
+# -- the grammar -------------------------------------------------------------------------------------------------------
+
+
+class _Parser(Primaries):
+    """Recursive descent, a method for each level: items, relation, ratio, union, sum, product, power, primary."""
+
+    def whole(self) -> Node:
+        node = self.items()
+        if self.place < len(self.tokens):
+            raise NotMath
+        return node
+
+    # lists and relations
+
+    def items(self) -> Node:
+        """One item, or several separated by commas, semicolons, and, or."""
+        first = self.relation()
+        items, separator = [first], ""
+        while True:
+            token = self.peek()
+            if token in (",", ";"):
+                self.place += 1
+                word = self.separating_word()
+                separator = word or separator or ","
+            elif word := self.separating_word():
+                separator = word
+            else:
+                break
+            items.append(self.relation())
+        return first if len(items) == 1 else Node("list", tuple(items), separator)
+
+    def separating_word(self) -> str:
+        word = self.peek()[1:].lower() if self.kind() == "word" else ""
+        if word in SEPARATING:
+            self.place += 1
+            return word
+        return ""
+
+    def relation(self) -> Node:
+        self.found("≈")  # "\\approx 5"
+        sides, operators = [self.ratio()], []
+        while self.peek() in _RELATIONS:
+            operators.append(self.take().replace("==", "="))
+            sides.append(self.ratio())
+        node = Node("relation", tuple(sides), tuple(operators)) if operators else sides[0]
+        if self.peek() in (r"\pmod", r"\bmod", r"\mod"):
+            self.take()
+            node = Node("mod", (node, self.argument()))
+        return node
+
+    def ratio(self) -> Node:
+        parts = [self.union()]
+        while self.peek() == ":":
+            self.take()
+            parts.append(self.union())
+        if len(parts) == 1:
+            return parts[0]
+        node = Node("ratio", tuple(parts))
+        return self.units(node)
+
+    def union(self) -> Node:
+        left = self.sum()
+        kinds = {r"\cup": "union", r"\setminus": "minus", r"\cap": "meet"}
+        while self.peek() in kinds:
+            kind = kinds[self.take()]
+            left = Node(kind, (left, self.sum()))
+        return left
+
+    # arithmetic
+
+    def sum(self) -> Node:
+        left = self.signed()
+        while operator := self.found("+", "-", r"\pm", r"\mp"):
+            right = self.signed()
+            if operator in (r"\pm", r"\mp"):
+                left = Node("pm", (left, right), "+" if operator == r"\pm" else "-")
+            else:
+                left = Node("+", (left, Node("neg", (right,)) if operator == "-" else right))
+        return left
+
+    def signed(self) -> Node:
+        sign = self.found("+", "-", r"\pm", r"\mp")
+        if not sign:
+            return self.product()
+        right = self.signed()
+        if sign in (r"\pm", r"\mp"):
+            return Node("pm", (right,), "+" if sign == r"\pm" else "-")
+        return Node("neg", (right,)) if sign == "-" else right
+
+    def product(self, *, in_function: bool = False) -> Node:
+        """Factors with `*`, `/` or nothing between them. Words behind a quantity are its unit."""
+        left = self.power()
+        bare = left.kind == "num"  # the factor before is a number as written
+        while True:
+            if self.peek() in ("*", "/") and not in_function:
+                operator = self.take()
+                right = self.negative_power()
+                left = Node(operator, (left, right))
+            elif self.kind() == "word" and self.peek()[1:].lower() not in SEPARATING:
+                return self.units(left)
+            elif not self.starts_factor() or (in_function and self.at_function()):
+                return left
+            else:
+                left, right = self.beside(left, bare)
+            bare = right.kind == "num"
+
+    def beside(self, left: Node, bare: bool) -> tuple[Node, Node]:
+        """What two things side by side are: a mixed number, a product, or nothing at all ("2 3")."""
+        whole = left.kind == "num" and left.text.isdigit()
+        if bare and self.kind() in ("num", "repeat"):
+            right = self.power()
+            if not (whole and right.text.isdigit() and self.found("/")):
+                raise NotMath
+            bottom = self.power()
+            right = Node("/", (right, bottom))
+            if not is_proper(right):
+                raise NotMath
+            return Node("mixed", (left, right)), right
+        if whole and bare and self.peek() == r"\frac":
+            fraction = self.primary()
+            if is_proper(fraction):
+                return self.postfix(Node("mixed", (left, fraction))), fraction
+            right = self.power(fraction)
+        else:
+            right = self.power()
+        return Node("*", (left, right)), right
+
+    def starts_factor(self) -> bool:
+        kind, text = self.kind(), self.peek()
+        if kind == "op":
+            return text in ("(", "[", "{") or text in CURRENCIES or (text == "|" and not self.bars)
+        if kind == "command":
+            return text not in _STARTS_NO_FACTOR
+        return kind in ("num", "repeat", "sym")
+
+    def at_function(self) -> bool:
+        return self.kind() == "command" and self.peek()[1:] in FUNCTIONS
+
+    def negative_power(self) -> Node:
+        if self.found("-"):
+            return Node("neg", (self.negative_power(),))
+        self.found("+")
+        return self.power()
+
+    def power(self, base: Node | None = None) -> Node:
+        """A primary, or the one that was just read, with what stands behind and above it."""
+        base = self.postfix(self.primary() if base is None else base)
+        while self.found("^"):
+            base = self.postfix(Node("^", (base, self.exponent())))
+        return base
+
+    def exponent(self) -> Node:
+        """All digits of a number: models write 2^10 for what TeX wants as 2^{10}."""
+        if self.peek() in ("-", "+"):
+            return self.negative_power()
+        if self.peek() == "{":  # 2^{3}!: the factorial of the power
+            return self.bracketed()
+        exponent = self.postfix(self.primary())
+        return Node("^", (exponent, self.exponent())) if self.found("^") else exponent
+
+    def postfix(self, node: Node) -> Node:
+        while mark := self.found("!", "%", "°", "'"):
+            if mark == "'":
+                if node.kind != "sym":
+                    raise NotMath
+                node = Node("sym", value=f"{node.value}'")
+            else:
+                node = Node(mark, (node,))
+        return node
+
+    def units(self, quantity: Node) -> Node:
+        """The words behind a quantity, with their powers and "per". Words that multiply are numbers: 5 million."""
+        words: list[str] = []
+        while True:
+            word = self.peek()[1:].lower()
+            if self.kind() == "word" and word not in SEPARATING:
+                self.take()
+                if word in SCALES and not words:
+                    quantity = scaled(quantity, SCALES[word])
+                else:
+                    words.append(word + self.unit_power())
+            elif words and self.peek() in ("/", "*") and self.kind(1) == "word":
+                words += ["per"] if self.take() == "/" else []
+            else:
+                return Node("unit", (quantity,), " ".join(words)) if words else quantity
+
+    def unit_power(self) -> str:
+        if not self.found("^"):
+            return ""
+        power = self.exponent()
+        sign, digits = ("-", power.args[0]) if power.kind == "neg" else ("", power)
+        if digits.kind != "num":
+            raise NotMath
+        return f"^{sign}{digits.text}"

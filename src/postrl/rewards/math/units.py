@@ -1,0 +1,114 @@
+"""Units behind a number: which words are the same unit, and what they measure.
+
+Only conversions that are exact by definition. A word that is no unit of measure is a counted noun ("apples").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text, for tables."""
+    return frozenset(text.split())
+
+
+_MEASURES: dict[str, dict[str, Fraction | int]] = {
+    "length": {
+        "mm millimeter millimetre": Fraction(1, 1000), "cm centimeter centimetre": Fraction(1, 100),
+        "m meter metre": 1, "km kilometer kilometre": 1000, "in inch inche": Fraction(254, 10_000),
+        "ft foot feet": Fraction(3048, 10_000), "yd yard": Fraction(9144, 10_000), "mi mile": Fraction(1609344, 1000),
+    },
+    "mass": {
+        "mg milligram": Fraction(1, 1000), "g gram": 1, "kg kilogram kilo": 1000, "lb pound": Fraction(45359237, 100_000),
+        "oz ounce": Fraction(45359237, 1_600_000), "ton": 907_184, "tonne": 1_000_000,
+    },
+    "time": {
+        "ms millisecond": Fraction(1, 1000), "s sec second": 1, "min minute": 60, "h hr hour": 3600, "day": 86_400,
+        "week": 604_800, "month": 2_629_746, "year yr": 31_556_952,
+    },
+    "volume": {
+        "ml milliliter millilitre": Fraction(1, 1000), "l liter litre": 1, "gallon gal": Fraction(3785411784, 10**9),
+    },
+    "money": {"¤ dollar usd buck": 1, "cent": Fraction(1, 100)},
+    "pound sterling": {"£": 1},
+    "euro": {"€ euro eur": 1},
+    "yen": {"¥ yen": 1},
+    "angle": {"° degree deg": 1},
+    "radian": {"rad radian": 1},
+    "force": {"n newton": 1}, "energy": {"j joule": 1}, "power": {"w watt": 1}, "voltage": {"v volt": 1},
+    "frequency": {"hz hertz": 1}, "celsius": {"°c celsius": 1}, "fahrenheit": {"°f fahrenheit": 1},
+    "speed": {"mph": 1}, "metric speed": {"kph kmh": 1}, "half day": {"am": 1}, "other half day": {"pm": 1},
+}  # fmt: skip
+_UNITS = {
+    word: (measure, Fraction(factor))
+    for measure, units in _MEASURES.items()
+    for words, factor in units.items()
+    for word in words.split()
+}
+SCALES = {
+    "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+}  # fmt: skip
+_POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
+KNOWN_WORDS = frozenset([*_UNITS, *SCALES, *_POWERS, "degrees", "percent", "units", "unit"])
+_GENERIC = frozenset({"unit", "total", "way", "different", "more", "number", "each", "left"})
+_NO_UNIT = names(
+    "not is isn't wrong incorrect maybe perhaps possibly if but because so then though no never either neither nor "
+    "versus vs instead answer approximately about"
+)
+LONGEST_PHRASE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What stands behind a number."""
+
+    measures: tuple[tuple[str, int], ...]
+    """Measures with their powers, sorted: (("length", 1), ("time", -1)) for km per hour; empty for counted nouns."""
+    factor: Fraction
+    """How much one of it is in the base units of these measures."""
+    nouns: frozenset[str]
+
+    def agrees(self, other: Unit) -> bool:
+        """Whether both can stand behind the same quantity."""
+        if self.measures or other.measures:
+            generic = not (self.measures and other.measures) and (self.nouns | other.nouns) & _GENERIC
+            return self.measures == other.measures or bool(generic)
+        nouns, others = self.nouns - _GENERIC, other.nouns - _GENERIC
+        return not nouns or not others or bool(nouns & others)
+
+
+def read_unit(words: str) -> Unit | None:
+    """The unit of a phrase such as "square cm", "km per h", "red apples"; None when it is no unit: "is wrong"."""
+    phrase = words.split()
+    if len(phrase) > LONGEST_PHRASE or any(word in _NO_UNIT for word in phrase):
+        return None
+    powers: dict[str, int] = {}
+    factor, nouns = Fraction(1), set()
+    sign, waiting, last = 1, 1, ""
+    for word in (word for i, word in enumerate(phrase) if word != "in" or i == len(phrase) - 1):  # 72 clips in total
+        name, _, exponent = word.partition("^")
+        if name in ("per", "a", "an", "of", "the"):
+            sign = -1 if name == "per" else sign
+        elif name in _POWERS and not (name.endswith("ed") and last):
+            waiting = _POWERS[name]
+        elif name in _POWERS:  # "metres squared"
+            measure, unit = _UNITS[last]
+            powers[measure] += _POWERS[name] - 1
+            factor *= unit ** (_POWERS[name] - 1)
+        elif found := _UNITS.get(name) or _UNITS.get(_singular(name)):
+            power = sign * waiting * int(exponent or 1)
+            if abs(power) > 9:
+                return None
+            powers[found[0]] = powers.get(found[0], 0) + power
+            factor *= found[1] ** power
+            waiting, last = 1, name if name in _UNITS else _singular(name)
+        else:
+            nouns.add(_singular(name))
+    measures = tuple(sorted((measure, power) for measure, power in powers.items() if power))
+    return Unit(measures, factor, frozenset(nouns))
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith("ss") else word

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from postrl.rewards import math as math_package
+from postrl.rewards.math import grader as grader_module
+from postrl.rewards.math import math_reward, verify
+from postrl.rewards.math.grader import Grader, GraderFailure, GraderTimeout
+from postrl.rewards.score import Score
+from rewards.groups import lives, wait_until
+from rewards.math.verdicts import boxed
+
+HANGS = [
+    ("9^{9^{9}}", r"\boxed{9^{9^{9}}}", "correct"),
+    ("5", "The final answer is 9**9**9", "wrong"),
+    ("7", r"\boxed{\dfrac{5^{\left(5^{\left(5^{\left(5^5\right)}\right)} - 4\right)} - 5}{16}}", "wrong"),
+    ("3", r"\boxed{(10^{8})!}", "wrong"),
+    ("x", r"\boxed{(10^{8})!}", "wrong"),
+    ("x+1", r"\boxed{x^{9^{9^{9}}}}", "wrong"),
+    (r"\sqrt{2}", r"\boxed{2^{2^{2^{2^{2^{2}}}}}}", "wrong"),
+    ("x", r"\boxed{((x!)!)!}", "wrong"),
+    ("x", r"\boxed{\binom{10^9}{10^8}}", "wrong"),
+    ("x", r"\boxed{1e999999}", "wrong"),
+    ("x", r"\boxed{(x+1)^{99999}}", "wrong"),
+    (r"\pi", r"\boxed{" + "9" * 900 + r"^{9999}}", "wrong"),
+    ("7", r"\boxed{" + "7" * 5000 + "}", "wrong"),
+    ("1", r"\boxed{" + "(" * 400 + "1" + ")" * 400 + "}", "correct"),
+    ("1", r"\boxed{" + r"\sqrt{" * 120 + "1" + "}" * 120 + "}", "wrong"),
+    ("1", r"\boxed{" + r"\frac{1}{1+" * 80 + "1" + "}" * 80 + "}", "wrong"),
+    ("x", r"\boxed{" + "x+" * 450 + "x}", "wrong"),
+    ("1", "$a " * 2000 + "answer  " * 500, "no_answer"),
+    ("7", r"\boxed{\sum_{n=1}^{10^{10}} n}", "wrong"),
+    ("x", r"\boxed{\int_0^{x} \int_0^{y} e^{z^3} dz dy}", "wrong"),
+    ("5", r"\boxed{2^{-9^{9^9}}}", "wrong"),
+    ("5", r"\boxed{10^{10^{10}} \mod 7}", "wrong"),
+]
+
+
+@pytest.fixture
+def grader():
+    grader = Grader(seconds=1.0)
+    yield grader
+    grader.close()
+
+
+def question(gold, answer):
+    return {"ask": "equal", "gold": [gold], "answer": [answer], "positive": False}
+
+
+X, Y, TWO = ["sym", "x"], ["sym", "y"], ["num", "2"]
+EQUAL = question(["+", None, X, X], ["*", None, TWO, X])
+ENDLESS = question(["!", None, ["num", str(10**8)]], X)
+"""No guard stands between this question and computer algebra."""
+
+
+@pytest.mark.parametrize(("gold", "completion", "status"), HANGS)
+def test_what_would_hang_is_decided(gold, completion, status):
+    assert verify(gold, completion).status == status
+
+
+def test_a_question_is_answered(grader):
+    assert grader.ask(EQUAL) is True
+    assert grader.ask(question(X, Y)) is False
+
+
+def test_an_endless_question_is_given_up_and_the_next_one_answered(grader):
+    started = []
+    for _ in range(2):
+        with pytest.raises(GraderTimeout, match="1 s"):
+            grader.ask(ENDLESS)
+        assert grader.ask(EQUAL) is True
+        started.append(grader._process.pid)
+    assert started[0] == started[1], "the warm process must survive the one that is killed"
+
+
+def test_a_question_that_takes_all_memory_fails_alone(grader):
+    with pytest.raises((GraderFailure, GraderTimeout)):
+        grader.ask(question(["^", None, ["num", "3"], ["num", str(2 * 10**10)]], TWO))
+    assert grader.ask(EQUAL) is True
+
+
+def test_a_killed_grader_is_replaced_within_the_same_question(grader):
+    assert grader.ask(EQUAL) is True
+    first = grader._process.pid
+    threading.Timer(0.3, os.killpg, (first, signal.SIGKILL)).start()
+    with pytest.raises(GraderTimeout):  # killed in the middle, asked again, given up after its own second
+        grader.ask(ENDLESS)
+    assert grader._process.pid != first
+    assert grader.ask(EQUAL) is True
+
+
+def test_a_child_that_dies_is_replaced(grader):
+    assert grader.ask(EQUAL) is True
+    (child,) = psutil.Process(grader._process.pid).children()
+    child.kill()
+    assert grader.ask(EQUAL) is True
+
+
+def test_a_timeout_and_a_dead_grader_have_no_value(monkeypatch):
+    class Broken:
+        def __init__(self, error):
+            self.error = error
+
+        def ask(self, question):
+            raise self.error
+
+    monkeypatch.setattr(math_package, "_verdicts", math_package._Verdicts())
+    for error, status in [(GraderFailure("died"), "infra_error"), (GraderTimeout("slow"), "timeout")]:
+        monkeypatch.setattr(math_package, "pool", lambda error=error: Broken(error))
+        assert boxed("x^2-1", "(x-1)(x+1)") == status
+        assert boxed("x^2-1", "(x-2)(x+2)") == "wrong", "decided without computer algebra"
+    assert math_reward([r"\boxed{(x-1)(x+1)}"], ["x^2-1"]) == [Score(None, "timeout")]
+
+
+def test_verdicts_of_many_threads_are_their_own():
+    rows = [(f"x^2-{n * n}", rf"\boxed{{(x-{n})(x+{n})}}", "correct") for n in range(2, 12)]
+    rows += [(f"x^2-{n}", rf"\boxed{{(x-{n})(x+{n})}}", "wrong") for n in range(2, 12)]
+    found: dict[int, list[str]] = {}
+
+    def work(index):
+        found[index] = [verify(gold, completion).status for gold, completion, _ in rows]
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert found == {index: [status for *_, status in rows] for index in range(6)}
+
+
+def test_no_heartbeat_stalls_while_a_thread_and_an_event_loop_score_what_would_hang():
+    rows = HANGS * 3
+    golds, completions = [gold for gold, *_ in rows], [completion for _, completion, _ in rows]
+    expected = [status for *_, status in rows]
+    stalls: list[float] = []
+
+    async def heartbeat():
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.02)
+            stalls.append(time.monotonic() - before - 0.02)
+
+    async def main():
+        beat = asyncio.create_task(heartbeat())
+        begin, memory = time.monotonic(), psutil.Process().memory_info().rss
+        jobs = [asyncio.to_thread(math_reward, completions, golds) for _ in range(3)]
+        results = await asyncio.gather(*jobs)
+        beat.cancel()
+        return results, time.monotonic() - begin, psutil.Process().memory_info().rss - memory
+
+    results, seconds, grown = asyncio.run(main())
+    assert [[score.status for score in scores] for scores in results] == [expected] * 3
+    assert max(stalls) < 0.5
+    assert seconds < 15
+    assert grown < 200 << 20
+
+
+SCRIPT = """
+import threading, time
+from postrl.rewards.math import pool, verify
+from postrl.rewards.math.grader import Grader
+verify("x^2-1", r"\\boxed{{(x-1)(x+1)}}")
+grader = pool().graders[0]
+threading.Thread(target=grader._ask, args=({endless},), daemon=True).start()
+time.sleep(0.5)
+print(grader._process.pid, flush=True)
+{then}
+"""
+
+
+def run_script(then):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(endless=ENDLESS, then=then)], stdout=subprocess.PIPE, text=True
+    )
+    zygote = psutil.Process(int(process.stdout.readline()))
+    family = [zygote, *zygote.children(recursive=True)]
+    assert len(family) == 2
+    return process, family
+
+
+def test_nothing_survives_a_caller_that_is_killed_while_it_grades():
+    process, family = run_script("time.sleep(600)")
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(lives(member.pid) for member in family), "the grader's end")
+
+
+def test_nothing_survives_a_caller_that_ends():
+    process, family = run_script("")
+    assert process.wait(60) == 0
+    wait_until(lambda: not any(lives(member.pid) for member in family), "the grader's end")
+
+
+def test_a_grader_outlives_the_thread_that_started_it(grader):
+    thread = threading.Thread(target=grader.start)
+    thread.start()
+    thread.join(120)
+    time.sleep(2 * grader_module.WATCH_SECONDS)
+    first = grader._process.pid
+    assert grader.ask(EQUAL) is True
+    assert grader._process.pid == first
+
+
+def test_a_forked_child_starts_its_own_grader():
+    assert boxed("x^2-4", "(x-2)(x+2)") == "correct"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            code = 0 if boxed("x^2-9", "(x-3)(x+3)") == "correct" else 1
+            grader_module.pool().close()
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert boxed("x^2-16", "(x-4)(x+4)") == "correct"
