@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial as bind
 from typing import Any
 
-from postrl.rewards.code.grade import Row, Settings, grade, is_empty, read_tests, to_score
+from postrl.rewards.code.grading import Row, Settings, grade, is_empty, read_tests, to_score
 from postrl.rewards.code.sandbox import choose
 from postrl.rewards.code.stdio import Checker
 from postrl.rewards.code.verdict import Verdict

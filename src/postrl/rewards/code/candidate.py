@@ -1,0 +1,280 @@
+"""The untrusted process U: imports the candidate as the module `solution` and does what the tests ask of it.
+
+It gets the candidate's source and the arguments of calls, never a test or an expected value. Whatever the candidate
+does in here (patches built-ins, walks frames, writes to the descriptors) can only change what it answers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from postrl.rewards.code import prelude, wire
+
+LONGEST_TEXT = 2000
+OPERATIONS: dict[str, Callable[..., Any]] = {}
+
+
+def main(incoming: str, outgoing: str) -> None:
+    side = Candidate(int(incoming), int(outgoing))
+    try:
+        while True:
+            side.answer(side.receive())
+    except wire.Broken:  # the tests are done
+        return
+
+
+def operation(function: Callable[..., Any]) -> Callable[..., Any]:
+    OPERATIONS[function.__name__.strip("_")] = function
+    return function
+
+
+class Candidate(wire.Peer):
+    """The candidate's end of the connection."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        super().__init__(incoming, outgoing)
+        self.module = types.ModuleType("solution")
+        self.module.__file__ = "solution.py"
+        self._adopted: dict[int, Any] = {}
+        self._loop: Any = None
+
+    def perform(self, operation: str, operands: tuple[Any, ...]) -> Any:
+        return OPERATIONS[operation](self, *operands)
+
+    def export(self, x: Any) -> list[Any]:
+        """Objects of the tests go home under their number; the candidate's own get one, and their class another."""
+        if type(x) in THEIRS:
+            return ["yours", x._number]
+        return ["theirs", self.export_id(x), self.export_id(type(x)), _special(x)]
+
+    def adopt(self, x: list[Any]) -> Any:
+        _, number, kind, name = x
+        if kind == "builtin":
+            return getattr(builtins, name)
+        if number not in self._adopted:
+            self._adopted[number] = STANDINS[kind](self, number, name)
+        return self._adopted[number]
+
+    def raised(self, error: BaseException) -> tuple[Any, ...]:
+        """The first built-in class of the exception, its own classes above that, and what it holds."""
+        custom = []
+        for kind in type(error).__mro__:
+            if kind.__module__ == "builtins":
+                break
+            custom.append((self.export_id(kind), kind.__name__))
+        held = {name: value for name, value in getattr(error, "__dict__", {}).items() if not name.startswith("_")}
+        return kind.__name__, custom, error.args, _text(error), held, getattr(error, "_postrl_origin", None)
+
+    def error(self, operation: str, unpacked: Any) -> BaseException:
+        """An exception of the tests. It keeps its number, so that it is itself when it comes home."""
+        name, arguments, origin = unpacked
+        try:
+            error = getattr(builtins, name)(*arguments)
+        except (AttributeError, TypeError):
+            error = Exception(*arguments)
+        error._postrl_origin = origin
+        return error
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:LONGEST_TEXT]
+    except Exception:
+        return ""
+
+
+def _special(x: Any) -> str:
+    """Kinds of objects that the tests get a real counterpart of."""
+    if type(x) is types.GeneratorType:
+        return "generator"
+    if type(x) is types.CoroutineType:
+        return "coroutine"
+    if type(x) is types.AsyncGeneratorType:
+        return "async generator"
+    if isinstance(x, type):
+        return "exception class" if issubclass(x, BaseException) else "class"
+    return "function" if callable(x) else ""
+
+
+# -- stand-ins for objects of the tests ----------------------------------------------------------------------------------
+
+
+class Function:
+    """A callable of the tests."""
+
+    def __init__(self, side: Candidate, number: int, name: str) -> None:
+        self._side, self._number = side, number
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._side.request("call", self, arguments, named)
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+class Iterator:
+    """An iterator of the tests."""
+
+    def __init__(self, side: Candidate, number: int, name: str) -> None:
+        self._side, self._number = side, number
+
+    def __iter__(self) -> Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        return self._side.request("next", self)
+
+
+class Object:
+    """An instance of a class that the tests define: its public attributes."""
+
+    def __init__(self, side: Candidate, number: int, name: str) -> None:
+        vars(self).update(_side=side, _number=number)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._side.request("get", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._side.request("set", self, name, value)
+
+
+STANDINS = {"function": Function, "iterator": Iterator, "object": Object}
+THEIRS = {Function, Iterator, Object}
+
+# -- what the tests may ask for ------------------------------------------------------------------------------------------
+
+
+@operation
+def load(side: Candidate, alternatives: list[list[str]]) -> None:
+    """Run the candidate: the first alternative that compiles."""
+    sys.modules["solution"] = side.module
+    for code in prelude.compile_first(alternatives):
+        prelude.provide(code, vars(side.module))
+        exec(code, vars(side.module))
+
+
+@operation
+def resolve(side: Candidate, names: list[str]) -> list[Any]:
+    """For each name of the module a tuple with its value, an empty one if there is none.
+
+    A function that is not there may be a method of `class Solution`.
+    """
+    namespace = vars(side.module)
+    solution = namespace.get("Solution")
+    found = []
+    for name in names:
+        if name in namespace:
+            found.append((namespace[name],))
+        elif isinstance(solution, type) and callable(getattr(solution, name, None)):
+            found.append((_method_of(solution, name),))
+        else:
+            found.append(())
+    return found
+
+
+def _method_of(solution: type, name: str) -> Callable[..., Any]:
+    return lambda *arguments, **named: getattr(solution(), name)(*arguments, **named)
+
+
+@operation
+def describe(side: Candidate, number: int) -> tuple[str, list[str]]:
+    """A class: its name, and which of the special methods in question it has."""
+    kind = side.exported(number)
+    return kind.__name__, [name for name in prelude.DUNDERS if _has(kind, name)]
+
+
+def _has(kind: type, name: str) -> bool:
+    """Whether instances have the special method; the class itself may have it from its own class."""
+    return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None) is not None
+
+
+@operation
+def ancestry(side: Candidate, number: int) -> tuple[str, list[tuple[int, str]]]:
+    """An exception class as `raised` describes it."""
+    name, custom, *_ = side.raised(BaseException.__new__(side.exported(number)))
+    return name, custom
+
+
+@operation
+def special(side: Candidate, x: Any, name: str, operands: tuple[Any, ...]) -> Any:
+    """A special method, looked up on the class as Python does."""
+    return getattr(type(x), name)(x, *operands)
+
+
+@operation
+def call(side: Candidate, x: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return x(*arguments, **named)
+
+
+@operation
+def next_(side: Candidate, x: Any) -> Any:
+    return next(x)
+
+
+@operation
+def get(side: Candidate, x: Any, name: str) -> Any:
+    return getattr(x, name)
+
+
+@operation
+def set_(side: Candidate, x: Any, name: str, value: Any) -> None:
+    setattr(x, name, value)
+
+
+@operation
+def delete(side: Candidate, x: Any, name: str) -> None:
+    delattr(x, name)
+
+
+@operation
+def leave(side: Candidate, x: Any, error: str | None) -> bool:
+    """The end of a `with` block. Which exception ended it is known by its built-in class only."""
+    if error is None:
+        return bool(x.__exit__(None, None, None))
+    kind = getattr(builtins, error)
+    return bool(x.__exit__(kind, kind(), None))
+
+
+@operation
+def is_instance(side: Candidate, x: Any, kind: Any) -> bool:
+    return isinstance(x, kind)
+
+
+@operation
+def is_subclass(side: Candidate, x: Any, kind: Any) -> bool:
+    return issubclass(x, kind)
+
+
+@operation
+def copy(side: Candidate, x: Any, deep: bool) -> Any:
+    module = importlib.import_module("copy")
+    return module.deepcopy(x) if deep else module.copy(x)
+
+
+@operation
+def send(side: Candidate, x: Any, value: Any) -> Any:
+    """The next item of a generator."""
+    return x.send(value)
+
+
+@operation
+def wait(side: Candidate, x: Any) -> Any:
+    """Run a coroutine to its end."""
+    if side._loop is None:
+        side._loop = importlib.import_module("asyncio").new_event_loop()
+    return side._loop.run_until_complete(x)
+
+
+@operation
+def wait_next(side: Candidate, x: Any) -> Any:
+    """The next item of an asynchronous generator, in a tuple; an empty one at its end."""
+    try:
+        return (wait(side, x.__anext__()),)
+    except StopAsyncIteration:
+        return ()

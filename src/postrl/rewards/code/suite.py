@@ -1,0 +1,204 @@
+"""The tests of a data set row, read once: what they ask of the candidate and how they are to be run.
+
+    suite = read_suite(["assert square(3) == 9"])          # suite.tested == ("square",)
+
+Reading is done by Python's own parser; nothing is run here.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import symtable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from postrl.rewards.code.prelude import NAMES
+
+REACHED, RAN = "_postrl_reached", "_postrl_ran"
+AMBIENT = frozenset(vars(builtins)) | NAMES.keys()
+"""Names that tests use without being about them."""
+WRAPPERS = {
+    "abs", "all", "any", "bool", "dict", "float", "int", "isinstance", "len", "list", "print", "range", "round",
+    "set", "sorted", "str", "tuple",
+}  # fmt: skip
+"""Those that tests put around a result."""
+SETUP = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tests of a row, ready to be run."""
+
+    tests: tuple[tuple[str, bool], ...]
+    """Code, and whether it counts: imports, definitions and assignments alone are no test."""
+    tested: tuple[str, ...]
+    """Names that the tests use and do not define: the candidate's."""
+    required: tuple[str, ...]
+    """Those that it has to define and the tests have to call: the entry point, or all."""
+    classes: tuple[str, ...]
+    """Those that are written like a class."""
+    helpers: str
+    """Functions of the starter code that the tests use, such as the inverse of the function to write."""
+
+
+class NoSuite(ValueError):
+    """Tests that cannot be read."""
+
+
+@lru_cache(512)
+def read_suite(tests: tuple[str, ...], entry_point: str | None = None, starter: str | None = None) -> Suite:
+    """Read the tests of a row.
+
+    Args:
+        tests: Python code, one item a test, run one after the other in one namespace.
+        entry_point: the function or class to write. A test that defines `check` and does not call it (HumanEval) is
+            called with it; without tests that name anything else it is what has to be called.
+        starter: the code that the completion goes on with or repeats. What the tests use of its other functions is
+            the data set's own, not the candidate's.
+
+    Raises:
+        NoSuite: a test that does not compile.
+    """
+    entry = _identifier(entry_point)
+    code = list(tests)
+    used, bound = _names(code)
+    if entry and "check" in bound and not _calls_at_top(code, "check"):
+        code.append(f"check({entry_point})")
+    if entry and "candidate" in used - bound:
+        code.insert(0, f"candidate = {entry_point}")
+    used, bound = _names(code)
+    own = _helpers(starter, entry)
+    tested = used - bound - AMBIENT - own.keys()
+    if entry:
+        tested.add(entry)
+    called = _called(ast.parse(test) for test in code) & AMBIENT - bound  # a data set's own `sum`
+    tested = tested or called - WRAPPERS or called
+    marks = _Marks()
+    return Suite(
+        tests=tuple((marks.marked(test), _counts(test)) for test in code),
+        tested=tuple(sorted(tested)),
+        required=(entry,) if entry else tuple(sorted(tested)),
+        classes=tuple(sorted(name for name in tested if name[0].isupper() and "_" not in name)),
+        helpers=_source(own) if own.keys() & used else "",
+    )
+
+
+def _identifier(entry_point: str | None) -> str:
+    """`Solution().two_sum` asks for `Solution`."""
+    head = (entry_point or "").partition(".")[0].partition("(")[0].strip()
+    return head if head.isidentifier() else ""
+
+
+def _names(sources: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Names that the code reads from its module, and names that it binds there."""
+    used: set[str] = set()
+    bound: set[str] = set()
+    tables = [_table(source) for source in sources]
+    while tables:
+        table = tables.pop()
+        top = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if top or symbol.is_global():
+                binds = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+                (bound if binds else used).add(symbol.get_name())
+                if symbol.is_referenced():
+                    used.add(symbol.get_name())
+        tables += table.get_children()
+    return used, bound
+
+
+def _table(test: str) -> symtable.SymbolTable:
+    try:
+        compile(test, "<tests>", "exec", dont_inherit=True)
+        return symtable.symtable(test, "<tests>", "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise NoSuite(f"a test is not valid Python: {error}") from error
+
+
+def _called(trees: Iterable[ast.Module]) -> set[str]:
+    """Names that are called directly."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+
+
+def _calls_at_top(code: Sequence[str], name: str) -> bool:
+    """Whether a statement outside of functions and classes calls the function."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    statements = [node for test in code for node in ast.parse(test).body if not isinstance(node, definitions)]
+    return name in _called([ast.Module(statements, [])])
+
+
+def _counts(test: str) -> bool:
+    return any(not isinstance(node, SETUP) and not _is_docstring(node) for node in ast.parse(test).body)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _helpers(starter: str | None, entry: str) -> dict[str, ast.stmt]:
+    """The starter's definitions other than the one to write, by name; nothing where it is no code by itself."""
+    try:
+        tree = ast.parse(starter or "")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(alias.asname or alias.name).partition(".")[0]: node for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name != entry:
+            found[node.name] = node
+        elif isinstance(node, ast.Assign):
+            found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def _source(definitions: dict[str, ast.stmt]) -> str:
+    nodes = list(dict.fromkeys(definitions.values()))
+    return "\n".join(ast.unparse(node) for node in nodes)
+
+
+# -- assertions in loops -------------------------------------------------------------------------------------------------
+
+
+class _Marks(ast.NodeTransformer):
+    """Puts statements into the tests that note that a loop with assertions was reached and that these ran. A candidate
+    that ends `while not queue.is_empty():` before its first round has not passed what is inside."""
+
+    count = 0
+
+    def marked(self, test: str) -> str:
+        """The test with marks; itself where there is no assertion in a loop."""
+        first = self.count
+        tree = self.visit(ast.parse(test))
+        return test if first == self.count else ast.unparse(ast.fix_missing_locations(tree))
+
+    def visit_For(self, node: ast.For) -> ast.AST | list[ast.AST]:
+        return self._loop(node)
+
+    def visit_While(self, node: ast.While) -> ast.AST | list[ast.AST]:
+        return self._loop(node)
+
+    def _loop(self, node: ast.For | ast.While) -> ast.AST | list[ast.AST]:
+        first = self.count
+        node.body = self._with_marks(node.body)
+        if first == self.count:
+            return node
+        return [_note(REACHED, range(first, self.count)), node]
+
+    def _with_marks(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """Only what every round comes to: not what stands under a condition or in a `try`."""
+        marked: list[ast.stmt] = []
+        for node in body:
+            if isinstance(node, ast.Assert):
+                marked.append(_note(RAN, range(self.count, self.count + 1)))
+                self.count += 1
+            new = self.visit(node)
+            marked += new if isinstance(new, list) else [new]
+        return marked
+
+
+def _note(name: str, numbers: range) -> ast.stmt:
+    return ast.parse(f"{name}.update({list(numbers)})").body[0]

@@ -1,0 +1,250 @@
+"""The trusted process T: runs the tests, with handles and values of the candidate under the names that they use.
+
+It reads one JSON object from standard input (see `asserts.Job`) and writes one to standard output: for each test that
+counts whether it passed, a status and why. Nothing that the candidate sends decides more than the value of a call, an
+item, an attribute; a message that makes no sense ends the connection, and then no test passes any more.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+from typing import Any
+
+from postrl.rewards.code import prelude, wire
+from postrl.rewards.code.handles import COUNTERPARTS, Handle, handle_class
+
+REACHED, RAN = "_postrl_reached", "_postrl_ran"
+"""Sets in the namespace of the tests, filled by statements that `suite` puts beside the assertions in loops."""
+TESTS = "tests"
+"""The module name of the tests' own classes."""
+LONGEST_TEXT = 500
+NEVER_OURS = (AssertionError, StopIteration, StopAsyncIteration)
+"""Exceptions that mean something to the tests when they are their own."""
+ENDINGS = ("SystemExit", "KeyboardInterrupt", "GeneratorExit")
+ERRORS = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, NEVER_OURS)
+}
+
+
+class CandidateError(Exception):
+    """An exception of the candidate that no test expects: its AssertionError, its StopIteration outside of an iterator."""
+
+
+def main(incoming: str, outgoing: str) -> None:
+    job = json.load(sys.stdin)
+    verdict_fd = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the tests may print
+    sys.setrecursionlimit(5000)  # calls that go to and fro take several frames each
+    verdict = run(Tests(int(incoming), int(outgoing)), job)
+    os.write(verdict_fd, json.dumps(verdict).encode())
+    os._exit(0)
+
+
+class Tests(wire.Peer):
+    """The tests' end of the connection."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        super().__init__(incoming, outgoing)
+        self.broken = ""
+        """Why nothing can pass any more; empty while all is well."""
+        self.failed = ""
+        """An assertion that failed in a function that the candidate called: it must not be able to swallow it."""
+        self.out_of_memory = False
+        self.touched: set[int] = set()
+        """Numbers of the objects that were used, or handed to the candidate to be used."""
+        self.subjects: set[int] = set()
+        """Numbers of the classes under test."""
+        self._handles: dict[int, Any] = {}
+        self._classes: dict[int, type[Handle]] = {}
+        self._errors: dict[int, type[Exception]] = {}
+        self._numbers: dict[int, int] = {}
+        """id of a counterpart or exception class -> number of what it stands for."""
+
+    # what the tests ask for
+
+    def request(self, operation: str, *operands: Any) -> Any:
+        if self.broken:
+            raise wire.Broken(self.broken)
+        try:
+            return super().request(operation, *operands)
+        except wire.Broken as error:
+            self.broken = self.broken or str(error)
+            raise
+
+    def ask(self, operation: str, handle: Handle, *operands: Any) -> Any:
+        """A request about an object of the candidate."""
+        if operation != "get" or handle._kind != "function":  # to read a function's name is not to call it
+            self.touched.add(handle._number)
+        return self.request(operation, handle, *operands)
+
+    def under_test(self, handle: Handle) -> bool:
+        """Whether it is a class that the tests name, or an instance of one."""
+        return handle._class_number in self.subjects or handle._number in self.subjects
+
+    # objects of the candidate
+
+    def adopt(self, x: list[Any]) -> Any:
+        _, number, class_number, special = x
+        if number not in self._handles:
+            self._handles[number] = self._adopted(number, class_number, special)
+        return self._handles[number]
+
+    def _adopted(self, number: int, class_number: int, special: str) -> Any:
+        if type(number) is not int or type(class_number) is not int:
+            raise wire.Malformed("a handle without a number")
+        if special == "exception class":
+            return self._error_class(*self.request("ancestry", number))
+        if class_number not in self._classes:
+            name, methods = self.request("describe", class_number)
+            self._classes[class_number] = handle_class(name, methods, class_number)
+        handle = self._classes[class_number](self, number, special)
+        if special not in COUNTERPARTS:
+            return handle
+        counterpart = COUNTERPARTS[special](handle)
+        self._numbers[id(counterpart)] = number
+        return counterpart
+
+    def _error_class(self, name: str, custom: list[tuple[int, str]]) -> type[Exception]:
+        kind: type[Exception] = ERRORS.get(name, CandidateError)
+        for number, own_name in reversed(custom):
+            if number not in self._errors:
+                text = {"__module__": "solution", "__str__": lambda error: error._text, "_text": ""}
+                self._errors[number] = type(own_name if own_name.isidentifier() else "Error", (kind,), text)
+                self._numbers[id(self._errors[number])] = number
+            kind = self._errors[number]
+        return kind
+
+    def error(self, operation: str, unpacked: Any) -> BaseException:
+        name, custom, arguments, text, held, origin = unpacked
+        if origin is not None:
+            return self._own_error(origin)
+        if name in ENDINGS:
+            return wire.Broken(f"the candidate raised {name}")
+        if name == "StopIteration" and operation in ("next", "send"):
+            return StopIteration(*arguments[:1])
+        self.out_of_memory |= name == "MemoryError"
+        kind = self._error_class(name, custom)
+        try:
+            error = kind(*arguments)
+        except Exception:  # UnicodeDecodeError and others take what only they know
+            error = CandidateError(f"{name}: {text}") if not custom else kind()
+        if custom:
+            error.__dict__.update(held, _text=text)
+        return error
+
+    def _own_error(self, number: int) -> BaseException:
+        error = self.exported(number)
+        if not isinstance(error, Exception):
+            raise wire.Broken("an exception that is none")
+        return error
+
+    # objects of the tests
+
+    def export(self, x: Any) -> list[Any]:
+        if isinstance(x, Handle):
+            self.touched.add(x._number)
+            return ["yours", x._number]
+        if id(x) in self._numbers:
+            return ["yours", self._numbers[id(x)]]
+        name = str(getattr(x, "__name__", type(x).__name__))
+        if vars(builtins).get(name) is x:
+            return ["theirs", -1, "builtin", name]
+        kind = "iterator" if hasattr(x, "__next__") else "function" if callable(x) else "object"
+        return ["theirs", self.export_id(x), kind, name]
+
+    def raised(self, error: BaseException) -> tuple[Any, ...]:
+        """An exception out of a function of the tests. A failed assertion stays one, whatever the candidate makes of it."""
+        if isinstance(error, AssertionError):
+            self.failed = f"AssertionError: {error} (in a function that the candidate called)"
+        name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+        return name, error.args, self.export_id(error)
+
+    def perform(self, operation: str, operands: tuple[Any, ...]) -> Any:
+        """What the candidate may do with objects that the tests handed to it."""
+        x, *rest = operands
+        if id(x) not in self._export_ids or isinstance(x, BaseException):
+            raise wire.Broken("a request about nothing that was handed out")
+        if operation == "call" and callable(x):
+            return x(*rest[0], **rest[1])
+        if operation == "next":
+            return next(x)
+        if operation in ("get", "set") and type(x).__module__ == TESTS and not rest[0].startswith("_"):
+            return getattr(x, rest[0]) if operation == "get" else setattr(x, rest[0], rest[1])
+        raise AttributeError(f"{type(x).__name__!r} object has no attribute {rest[0]!r}")
+
+
+# -- a run -----------------------------------------------------------------------------------------------------------------
+
+
+def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
+    """Load the candidate and run its tests.
+
+    Returns {"passed": for each test that counts whether it did, "status", "detail"}.
+    """
+    passed: list[bool] = []
+    namespace: dict[str, Any] = {"__name__": TESTS, "__builtins__": builtins, REACHED: set(), RAN: set()}
+    try:
+        side.request("load", job["sources"])
+        exec(_compiled(job["helpers"], namespace), namespace)
+        namespace.update(resolve(side, job))
+    except BaseException as error:
+        status = "syntax" if isinstance(error, SyntaxError) else "crashed"
+        return {"passed": passed, "status": status, "detail": _say(error), "memory": side.out_of_memory}
+    required = {name: namespace.get(name) for name in job["required"]}
+    detail = "".join(f"the candidate does not define {name}" for name in required if name not in namespace)
+    for code, counts in job["tests"] if not detail else ():
+        problem = run_test(side, code, namespace)
+        detail = detail or problem
+        if counts or problem:
+            passed.append(not problem)
+        if problem and not job["partial"]:
+            break
+    vacuous = missed(side, required, namespace)
+    if vacuous and not detail:
+        passed, detail = [], vacuous
+    status = "crashed" if side.broken else "wrong" if detail else "correct"
+    return {"passed": passed, "status": status, "detail": detail, "memory": side.out_of_memory}
+
+
+def resolve(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
+    """What the tests use of the candidate, by name; what it does not define is missing."""
+    found = zip(job["tested"], side.request("resolve", job["tested"]), strict=True)
+    values = {name: value[0] for name, value in found if value}
+    side.subjects = {values[n]._number for n in job["classes"] if isinstance(values.get(n), Handle)}
+    return values
+
+
+def run_test(side: Tests, code: str, namespace: dict[str, Any]) -> str:
+    """Run one test; what is wrong, empty when it passed."""
+    try:
+        exec(_compiled(code, namespace), namespace)
+    except BaseException as error:  # sys.exit in a test is no pass either
+        return _say(error)
+    return side.broken or side.failed
+
+
+def missed(side: Tests, required: dict[str, Any], namespace: dict[str, Any]) -> str:
+    """What the tests did not get to: names that they never called, assertions in loops that never ran."""
+    for name, value in required.items():
+        if isinstance(value, Handle) and value._number not in side.touched:
+            return f"the tests never called {name}"
+    return "" if namespace[REACHED] <= namespace[RAN] else "an assertion in a loop never ran"
+
+
+def _compiled(code: str, namespace: dict[str, Any]) -> Any:
+    compiled = compile(code, "<tests>", "exec", dont_inherit=True)
+    prelude.provide(compiled, namespace)
+    return compiled
+
+
+def _say(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}"[:LONGEST_TEXT]

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postrl.rewards.code.extract import find_program
+
+SQUARE = "def square(n):\n    return n * n\n"
+PROMPT = 'def square(n):\n    """The square of n."""\n'
+
+
+def first(completion: str, *names: str, starter: str | None = None) -> str | None:
+    """The sources of the likeliest program, one after the other."""
+    program = find_program(completion, names or ("square",), starter)
+    return None if program is None else "".join(program.alternatives[0])
+
+
+@pytest.mark.parametrize("tag", ["", "py", "python", "python3", "Python", "PY", "python title='a.py'", "{.python}"])
+def test_a_block_of_any_python_tag_is_the_program(tag):
+    assert first(f"Here:\n```{tag}\n{SQUARE}```\nDone.") == SQUARE
+
+
+@pytest.mark.parametrize("fence", ["```", "````", "~~~"])
+def test_fences_of_any_length_and_kind(fence):
+    assert first(f"{fence}python\n{SQUARE}{fence}") == SQUARE
+
+
+@pytest.mark.parametrize("tag", ["text", "bash", "java", "pycon", "console", "json"])
+def test_a_block_of_another_language_is_no_program(tag):
+    assert first(f"```{tag}\n{SQUARE}```") is None
+
+
+def test_the_last_block_that_defines_the_name_wins():
+    draft = "```python\ndef square(n):\n    return n + n\n```"
+    assert first(f"{draft}\nBetter:\n```python\n{SQUARE}```\nUse:\n```python\nprint(square(3))\n```") == SQUARE
+
+
+def test_without_a_definition_the_last_block_is_the_program():
+    assert first("```python\nx = 1\n```\n```python\nx = 2\n```") == "x = 2\n"
+
+
+@pytest.mark.parametrize(
+    "definition",
+    ["class Stack:\n    pass\n", "async def Stack():\n    pass\n", "Stack = list\n", "Stack: type = list\n"],
+)
+def test_what_counts_as_a_definition(definition):
+    assert first(f"```python\n{definition}```\n```python\nStack()\n```", "Stack") == definition
+
+
+def test_a_comparison_defines_nothing():
+    assert first("```python\nsquare = abs\n```\n```python\nsquare == abs\n```") == "square = abs\n"
+
+
+def test_line_ends_are_those_of_unix():
+    assert first(f"```python\n{SQUARE}```".replace("\n", "\r\n")) == SQUARE
+
+
+def test_a_fence_inside_a_line_closes_nothing():
+    code = 'def square(n):\n    """Like ``` this."""\n    return n * n  # ```\n'
+    assert first(f"```python\n{code}```") == code
+
+
+def test_a_fence_inside_a_docstring_closes_nothing():
+    code = 'def square(n):\n    """\n```\nsquare(3)\n```\n    """\n    return n * n\n'
+    assert first(f"```python\n{code}```\nThat is all.") == code
+
+
+def test_an_open_quote_does_not_hide_the_end_of_a_broken_block():
+    assert first('```python\ndef square(n):\n    """never closed\n```\ntext') == 'def square(n):\n    """never closed\n'
+
+
+def test_an_indented_fence_in_a_list_belongs_to_its_own_block():
+    assert first("1. Like so:\n   ```python\n   def square(n):\n       return n * n\n   ```\n2. Done.") == SQUARE
+
+
+def test_a_block_that_the_text_ends_in_counts():
+    assert first(f"```python\n{SQUARE}") == SQUARE + "\n"
+
+
+def test_reasoning_is_no_answer():
+    assert first(f"<think>\n```python\n{SQUARE}```\n") is None
+    assert first(f"<think>\n```python\nsquare = 1\n```\n</think>\n```python\n{SQUARE}```") == SQUARE
+    assert first(f"<think>\n```python\n{SQUARE}```\n</think>\nSorry.") is None
+
+
+def test_end_of_turn_tokens_are_no_code():
+    assert first(f"{SQUARE}<|im_end|>") == SQUARE
+
+
+def test_text_without_a_fence_is_the_program_when_it_defines_the_name():
+    assert first(SQUARE) == SQUARE
+    assert first("The square of n is n times n.") is None
+    assert first("   \n") is None
+
+
+def test_a_script_needs_no_name():
+    program = find_program("print(input())")
+    assert program is not None and program.alternatives == (("print(input())\n",),) and not program.fenced
+
+
+def test_a_continuation_stands_behind_its_starter():
+    assert first("    return n * n\n", starter=PROMPT) == PROMPT + "    return n * n\n"
+    assert first("```python\n    return n * n\n```", starter=PROMPT) == PROMPT + "return n * n\n"
+
+
+def test_what_a_base_model_writes_after_the_function_may_be_cut():
+    program = find_program("    return n * n\n\n\nSome prose, not code.\n", ("square",), PROMPT)
+    assert program is not None and (PROMPT + "    return n * n\n\n\n",) in program.alternatives
+
+
+def test_a_body_without_its_indentation_gets_that_of_the_starter():
+    program = find_program("```python\nreturn n * n\n```", ("square",), PROMPT)
+    assert program is not None and (PROMPT + "    return n * n\n",) in program.alternatives
+
+
+def test_a_whole_function_runs_after_its_starter():
+    program = find_program(f"```python\n{SQUARE}```", ("square",), "import math\n" + PROMPT)
+    assert program is not None and program.alternatives[:2] == (("import math\n" + PROMPT, SQUARE), (SQUARE,))
+
+
+@given(st.text(alphabet=st.sampled_from("`~python\n \"'#\\ax="), max_size=300))
+def test_any_text_is_read(text):
+    find_program(text, ("x",), "def x():\n    '''d'''\n")
+    find_program(text)
+
+
+@pytest.mark.parametrize(
+    "junk", ["```\n" * 100_000, "`" * 1_000_000, '"""' * 300_000, "```python\n" + "'''\n" * 200_000]
+)
+def test_long_junk_is_read_in_linear_time(junk):
+    find_program(junk, ("x",))

