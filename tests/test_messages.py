@@ -164,6 +164,7 @@ def groups() -> list[Group]:
         rewards={"math": 1.0, "length": None},
         statuses={"math": "correct", "length": "timeout"},
         reward=1.0,
+        extra={"parsed": "7", "why": {"a": [1, None]}},
         advantage=0.25,
         staleness=1,
     )
@@ -171,7 +172,16 @@ def groups() -> list[Group]:
                      version_spans=[], finish_reason="abort", reward=None, rewards={}, statuses={}, dropped="aborted")  # fmt: skip
     messages = [{"role": "user", "content": "What is 3 + 4?"}]
     return [
-        Group("gsm8k:17", 5, "What", messages, {"answer": "7", "nested": {"a": [1, None]}}, [first, second], ("math",)),
+        Group(
+            "gsm8k:17",
+            5,
+            "What",
+            messages,
+            {"answer": "7", "nested": {"a": [1, None]}},
+            [first, second],
+            ("math",),
+            {"math": "math 1, postrl 0.1.0"},
+        ),
         Group("plain:0", 6, "Once", None, {}, []),
         Group("plain:1", 7, "upon", None, {}, [replace(first, prompt_id="plain:1", prompt_ids=[9])]),
     ]

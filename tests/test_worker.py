@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from helpers import tiny_model_dir, tiny_tokenizer
 from postrl.config import GRPOConfig
@@ -22,6 +24,7 @@ from postrl.data import PromptSet
 from postrl.errors import DataError, PostrlError, RewardError, ServerError, UsageError
 from postrl.launch.placement import place
 from postrl.launch.siblings import siblings
+from postrl.learning.batch import make_batch
 from postrl.messages import ProtocolError, encode
 from postrl.rewards.registry import resolve
 from postrl.rewards.runner import RewardRunner
@@ -66,6 +69,16 @@ def letters(completions, goal, **columns):
     return [float(text.count(letter)) for text, letter in zip(completions, goal)]
 
 
+def longest(completions):
+    """A reward that compares all that it is called with."""
+    return [float(len(c) == max(map(len, completions))) for c in completions]
+
+
+def undecided(completions, goal):
+    """None for every row with an a."""
+    return [None if letter == "a" else float(i) for i, letter in enumerate(goal)]
+
+
 def fails(completions):
     raise ValueError("no such luck")
 
@@ -104,7 +117,7 @@ def serving(
         train=prompts(5),
         evaluate=prompts(evaluate) if evaluate else None,
         sampler=sampler,
-        rewards=RUNNERS.setdefault(reward, RewardRunner([resolve(reward)], timeout=60.0)),
+        rewards=RUNNERS.setdefault((reward, chosen.reward_batch), RewardRunner.for_run([resolve(reward)], chosen)),
         tokenizer=TOKENIZER,
     )
     address = f"unix:{tmp_path}/w"
@@ -166,6 +179,25 @@ def test_a_group_is_scored_while_others_are_still_sampled(tmp_path):
     with serving(tmp_path, Scripted(abc, before=before), leaves_a_trace) as source:
         groups, _ = source.groups(1, 0)
     assert len(groups) == 2
+
+
+def test_a_reward_that_compares_sees_the_whole_step(tmp_path):
+    sampler = Scripted(lambda index, request: said("a" * (index + 1)))
+    with serving(tmp_path, sampler, longest, reward_batch="step", evaluate=2) as source:
+        groups, metrics = source.groups(1, 0)
+        _, evaluation = source.evaluate(0)
+    assert [[rollout.reward for rollout in group.rollouts] for group in groups] == [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    assert metrics["reward/longest/mean"] == [1.0, 6.0]
+    assert evaluation["eval/rows/reward"] == [1.0, 2.0]
+
+
+def test_a_group_that_nothing_could_score_is_stored_and_not_trained_on(tmp_path):
+    with serving(tmp_path, Scripted(abc), undecided) as source:
+        groups, metrics = source.groups(1, 0)
+    assert [{rollout.dropped for rollout in group.rollouts} for group in groups] == [{"unscored"}, {None}]
+    assert metrics["group/unscored"] == 1.0
+    assert metrics["reward/undecided/status/none"] == [3.0, 6.0]
+    assert len(make_batch(groups, 0, torch.device("cpu"))) == 3
 
 
 def test_prompts_follow_each_other_over_epochs(tmp_path):
@@ -299,6 +331,57 @@ def test_rows_and_functions_of_a_script_go_first(tmp_path):
     worker.close()
     assert worker.rewards.names == ("letters",)
     assert [prompt.columns["goal"] for prompt in train.prompts] == ["x", "y"]
+
+
+def test_several_data_sets_are_each_scored_by_their_own_reward(tmp_path):
+    questions = [{"question": "3 + 4?", "answer": "So #### 7"}, {"question": "?", "answer": "\\boxed{}"}]
+    (tmp_path / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    folder = RunFolder(tmp_path)
+    settings = config(
+        dataset=["arithmetic", "gsm8k"], dataset_path=[f"gsm8k={tmp_path}/gsm8k.jsonl"], prompts_per_step=81
+    )
+    tokenizer = tiny_tokenizer()
+    worker, _ = build_worker(settings, tokenizer, Scripted(lambda index, request: said("#### 7")), folder)
+    with contextlib.closing(worker):
+        groups, metrics = asyncio.run(worker.groups(0))
+    assert {(group.prompt_id.split(":")[0], *group.rollouts[0].rewards) for group in groups} == {
+        ("arithmetic", "arithmetic"), ("gsm8k", "math"),
+    }  # fmt: skip
+    assert metrics["reward/math/mean"] == (3.0, 3.0)
+    assert metrics["reward/arithmetic/mean"][1] == 240.0
+    assert metrics["reward/arithmetic/status/correct"][1] == 240.0
+    assert {"reward/math/latency_p99", "reward/arithmetic/latency_p99"} <= metrics.keys()
+    assert "81 prompts (1 without a usable answer: gsm8k:1)" in (folder.logs / "notes.log").read_text()
+
+
+def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of_its_own(tmp_path):
+    job = Job(rewards=[resolve(longest)])
+    worker, train = build_worker(config(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job)
+    worker.close()
+    assert worker.rewards.names == ("longest",)
+    assert {prompt.rewards for prompt in train.prompts} == {()}
+
+
+def test_the_reward_of_the_evaluation_set_is_there_too(tmp_path):
+    (tmp_path / "test.jsonl").write_text(json.dumps({"question": "3 + 4?", "answer": "#### 7"}) + "\n")
+    settings = config(dataset=["gsm8k"], dataset_path=[str(tmp_path / "test.jsonl")], eval_dataset="arithmetic", seed=1)
+    worker, _ = build_worker(settings, TOKENIZER, Scripted(lambda index, request: said("7")), RunFolder(tmp_path))
+    with contextlib.closing(worker):
+        groups, _ = asyncio.run(worker.evaluate(0))
+    assert {tuple(group.rollouts[0].statuses) for group in groups} == {("arithmetic",)}
+
+
+def test_options_and_settings_reach_the_reward(tmp_path):
+    job = Job(train=[{"prompt": "one", "answer": "7"}])
+    settings = config(
+        reward=["arithmetic", "soft_overlong"], reward_arg=["soft_overlong.cache=16"], reward_weights=[1, 0.5]
+    )
+    sampler = Scripted(lambda index, request: said("7777777"))  # 7 tokens and the end of turn, of 16
+    worker, _ = build_worker(settings, TOKENIZER, sampler, RunFolder(tmp_path), job=job)
+    with contextlib.closing(worker):
+        groups, _ = asyncio.run(worker.groups(0))
+    lengths = {len(r.completion_ids) for group in groups for r in group.rollouts}
+    assert {r.reward for group in groups for r in group.rollouts} == {0.5 * -length / 16 for length in lengths}
 
 
 def test_data_without_a_reward_needs_one(tmp_path):

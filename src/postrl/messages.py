@@ -25,7 +25,7 @@ import numpy as np
 from postrl.errors import PostrlError, WaitTimeout, error_from_wire
 from postrl.types import Group, Rollout, Segment, VersionSpan
 
-PROTOCOL = 1
+PROTOCOL = 2
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"PRL1"
 MAX_HEADER = 1 << 30
@@ -137,6 +137,7 @@ def _group_header(group: Group) -> dict[str, Any]:
         "messages": group.messages,
         "columns": _finite(group.columns),
         "rewards": list(group.rewards),
+        "reward_versions": group.reward_versions,
     }
 
 
@@ -152,7 +153,8 @@ def _finite(value: Any) -> Any:
 
 
 _ROLLOUT_SCALARS = (
-    "prompt_id", "sample_index", "finish_reason", "completion", "rewards", "statuses", "reward", "advantage", "staleness", "dropped",
+    "prompt_id", "sample_index", "finish_reason", "completion", "rewards", "statuses", "reward", "extra", "advantage", "staleness",
+    "dropped",
 )  # fmt: skip
 
 

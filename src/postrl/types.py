@@ -83,6 +83,8 @@ class Rollout:
     """How each score came about: correct, wrong, no_answer, scored, timeout, infra_error, ..."""
     reward: float | None = None
     """Weighted sum of `rewards`; None when no function could score it."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What reward functions gave to `log_extra` for it, by column; JSON values."""
     advantage: float = 0.0
     """Filled by the learner."""
     staleness: int = 0
@@ -135,6 +137,8 @@ class Group:
     rollouts: list[Rollout]
     rewards: tuple[str, ...] = ()
     """Names of the reward functions that score it; empty: all of the run's."""
+    reward_versions: dict[str, str] = field(default_factory=dict)
+    """Version of each function that scored it, such as "math 1, postrl 0.1.0"."""
 
 
 @dataclass(slots=True)

@@ -19,11 +19,12 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
-from postrl.data import PromptSet, PromptStream, load_prompts
+from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.errors import ServerError, UsageError, error_to_wire
 from postrl.learning.loading import load_tokenizer, stop_tokens_of
 from postrl.messages import PROTOCOL, ProtocolError, encode, encode_groups, read_message, write_message
-from postrl.rewards.registry import RewardSpec, resolve
+from postrl.rewards.registry import RewardSpec, resolve, with_options
+from postrl.rewards.rows import scorable_rows
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
 from postrl.rollout.vllm import VLLMSampler
@@ -73,7 +74,9 @@ class RolloutWorker:
         groups, times = await self._sample(prompts, self.config.num_generations, sampling, version)
         self.rewards.check_budget(groups, self.config.reward_error_budget)
         _check_logps(groups)
-        return groups, {**self.rewards.metrics(groups), **times, "epoch": self.stream.epoch, **self._counters()}
+        dropped = drop_unscored(groups)
+        metrics = {**self.rewards.metrics(groups), **times, "epoch": self.stream.epoch, **self._counters()}
+        return groups, {**metrics, "group/unscored": float(dropped)}
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         """One greedy completion for each prompt of the evaluation set, scored.
@@ -84,6 +87,7 @@ class RolloutWorker:
         prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
         sampling = Sampling(0.0, self.config.max_completion_length, tuple(self.config.stop))
         groups, _ = await self._sample(prompts, 1, sampling, version)
+        self.rewards.forget_logged()  # the next step reports its own
         self.rewards.check_budget(groups, self.config.reward_error_budget)
         scores = [r.reward for g in groups for r in g.rollouts if r.reward is not None]
         lengths = [float(len(r.completion_ids)) for g in groups for r in g.rollouts]
@@ -98,7 +102,7 @@ class RolloutWorker:
     async def _sample(
         self, prompts: Sequence[tuple[int, Prompt]], per_prompt: int, sampling: Sampling, version: int
     ) -> tuple[list[Group], Metrics]:
-        """Sample all, score each group as soon as it is whole."""
+        """Sample all, score each group as soon as it is whole, and all of them by what compares them."""
         started = time.monotonic()
         groups = [Group(p.prompt_id, gid, p.text, p.messages, p.columns, [], p.rewards) for gid, p in prompts]
         requests = [
@@ -117,6 +121,7 @@ class RolloutWorker:
                         scoring.append(asyncio.create_task(self.rewards.score(group)))
             generated = time.monotonic()
             await asyncio.gather(*scoring)
+            await self.rewards.score_step(groups)
         finally:
             for task in scoring:
                 task.cancel()
@@ -149,6 +154,15 @@ class RolloutWorker:
         self.rewards.close()
 
 
+def drop_unscored(groups: Sequence[Group]) -> int:
+    """Leave groups out of which no completion could be scored: they are stored, not trained on. Returns how many."""
+    unscored = [group for group in groups if all(rollout.reward is None for rollout in group.rollouts)]
+    for group in unscored:
+        for rollout in group.rollouts:
+            rollout.dropped = "unscored"
+    return len(unscored)
+
+
 def _check_logps(groups: Sequence[Group]) -> None:
     logps = [x for group in groups for rollout in group.rollouts for x in rollout.logps]
     missing = sum(x != x for x in logps)
@@ -168,34 +182,36 @@ def build_worker(
         DataError, UsageError: the data set or a reward cannot be used.
     """
     job = job or Job()
-    specs = job.rewards or [resolve(spec) for spec in config.reward]
-    train = load_prompts(config, tokenizer, split="train", raw=job.train, scorable=_scorable(specs))
-    if not specs:
-        specs = [resolve(name) for name in train.default_reward]
-    if not specs:
-        raise UsageError(
-            f"no reward is given, and {train.name} has none of its own",
-            hint="--reward math, --reward arithmetic or --reward file.py:function",
-        )
+    train = load_prompts(config, tokenizer, split="train", raw=job.train)
     evaluate = None
     if job.evaluate is not None or config.eval_dataset:
-        evaluate = load_prompts(config, tokenizer, split="eval", raw=job.evaluate, scorable=_scorable(specs))
-    for prompts in (train, evaluate):
-        if prompts is not None:
-            folder.note(prompts.describe())
-    rewards = RewardRunner(
-        specs, weights=config.reward_weights, timeout=config.reward_timeout, log_path=folder.logs / "rewards.log"
-    )
+        evaluate = load_prompts(config, tokenizer, split="eval", raw=job.evaluate)
+    sets = [train, *([] if evaluate is None else [evaluate])]
+    specs = _rewards(config, job, sets)
+    for prompts in sets:
+        if job.rewards:  # a script's functions score every row, also those of a data set with a reward of its own
+            for prompt in prompts.prompts:
+                prompt.rewards = ()
+        prompts.prompts, ids = scorable_rows(prompts.prompts, specs)
+        prompts.num_unusable += len(ids)
+        prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
+        folder.note(prompts.describe())
+    rewards = RewardRunner.for_run(specs, config, log_path=folder.logs / "rewards.log")
     return RolloutWorker(
         config, train=train, evaluate=evaluate, sampler=sampler, rewards=rewards, tokenizer=tokenizer
     ), train
 
 
-def _scorable(specs: Sequence[RewardSpec]) -> Any:
-    """Golds that `math` cannot score are found at load, unless a reward of the user's may use them."""
-    from postrl.rewards.math import scorable
-
-    return scorable if specs and all(spec.kind == "builtin" and spec.name == "math" for spec in specs) else None
+def _rewards(config: GRPOConfig, job: Job, sets: Sequence[PromptSet]) -> list[RewardSpec]:
+    """The run's reward functions with their options: the script's, those of --reward, else the data sets' own."""
+    own = dict.fromkeys(name for prompts in sets for name in prompts.default_reward)
+    specs = job.rewards or [resolve(name) for name in config.reward or own]
+    if not specs:
+        raise UsageError(
+            f"no reward is given, and {sets[0].name} has none of its own",
+            hint="--reward math, --reward code or --reward file.py:function",
+        )
+    return with_options(specs, config.reward_arg)
 
 
 @dataclass

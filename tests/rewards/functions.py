@@ -60,6 +60,21 @@ def too_few(completions):
     return [1.0] * (len(completions) - _bad(completions))
 
 
+def endless(completions):
+    return iter(int, 1) if _bad(completions) else [1.0] * len(completions)
+
+
+def forks_and_exits_in_the_copy(completions):
+    if _bad(completions) and os.fork() == 0:
+        sys.exit(1)
+    return [1.0] * len(completions)
+
+
+def forks_and_goes_on_in_both(completions):
+    os.fork()
+    return [1.0] * len(completions)
+
+
 def no_list(completions):
     return 1.0 if _bad(completions) else [1.0] * len(completions)
 
@@ -101,6 +116,48 @@ def meets(completions, mine, theirs):
     Path(mine[0]).touch()
     while not Path(theirs[0]).exists():
         time.sleep(0.01)
+    return [1.0] * len(completions)
+
+
+kept = []
+
+
+def keeps_everything(completions):
+    """Grows by 30 MB a call."""
+    kept.append(b"x" * (30 << 20))
+    return [os.getpid()] * len(completions)
+
+
+def level(completions, answer, *, scale=1.0, log_metric=None):
+    return [scale * x for x in answer]
+
+
+def waits_for_another_call(completions, mine, other):
+    """Returns only when the other group is being scored at the same time."""
+    return meets(completions, mine, other)
+
+
+def compares(completions, answer, tag):
+    """The rank of each completion among all it is called with; -1 where the row has no `tag`."""
+    ordered = sorted(completions, key=len)
+    return [-1.0 if t is None else float(ordered.index(c)) for c, t in zip(completions, tag)]
+
+
+def logs(completions, log_extra, log_metric):
+    log_extra("length", [len(c) for c in completions])
+    log_extra("seen", [{"text": c, "when": float("nan")} for c in completions])
+    for c in completions:
+        log_metric("length", len(c))
+    log_metric("sometimes", float("inf"))
+    return [1.0] * len(completions)
+
+
+def logs_badly(completions, **columns):
+    columns["log_extra"]("short", [1])
+    columns["log_extra"]("single", 5)
+    columns["log_metric"]("words", "many")
+    columns["log_metric"]("mean", 1.0)
+    columns["log_metric"]("fine", 2.0)
     return [1.0] * len(completions)
 
 

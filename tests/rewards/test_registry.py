@@ -7,7 +7,9 @@ from functools import partial
 import pytest
 
 from postrl.errors import UsageError
-from postrl.rewards.registry import RewardSpec, load, resolve
+from postrl.rewards.builtin import BUILTINS, VERIFIERS
+from postrl.rewards.registry import RewardSpec, load, parse_option, resolve, with_options
+from postrl.rewards.shaping import format_reward, soft_overlong_punishment
 from rewards.functions import length
 
 
@@ -145,3 +147,62 @@ def test_a_model_is_refused_with_a_way_out():
 
     with pytest.raises(UsageError, match="is a model"):
         resolve(Model())
+
+
+# -- built-ins and their options ---------------------------------------------------------------------------------------
+
+
+def test_a_built_in_given_as_a_function_is_what_its_name_is():
+    assert resolve(soft_overlong_punishment) == resolve("soft_overlong")
+    options = {"think_open": "[", "think_close": "]"}
+    assert resolve(partial(format_reward, **options)) == RewardSpec("format", "builtin", "format", options=options)
+    assert resolve(partial(format_reward, ["x"])).kind == "pickle"
+
+
+@pytest.mark.parametrize("name", ["format", "soft_overlong", "cosine", "repetition", "arithmetic"])
+def test_every_row_of_the_table_is_a_function(name):
+    assert callable(load(resolve(name)))
+
+
+def test_verifiers_can_tell_which_rows_they_can_score():
+    assert all(BUILTINS[name].scorable for name in VERIFIERS)
+    assert BUILTINS["arithmetic"].scorable({"answer": "7"})
+    assert not BUILTINS["arithmetic"].scorable({"answer": "seven"})
+    assert not BUILTINS["arithmetic"].scorable({})
+    assert BUILTINS["math"].scorable({"answer": "#### 7"})
+    assert not BUILTINS["math"].scorable({"answer": ""})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("64", 64), ("0.5", 0.5), ("1e-6", 1e-6), ("-2.5e3", -2500.0), ("true", True), ("null", None), ("", None),
+        ("code", "code"), ("'64'", "64"), ("<think>", "<think>"), ("[THINK]", "[THINK]"), ("{", "{"), ("a=b", "a=b"),
+        ("#", "#"), ("2024-05-06", "2024-05-06"), ("nan", "nan"),
+    ],
+)  # fmt: skip
+def test_the_value_of_an_option_is_a_yaml_scalar_or_text(text, value):
+    name, key, found = parse_option(f"my.reward.key={text}")
+    assert (name, key, found) == ("my.reward", "key", value)
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("arg", ["cache=64", "soft_overlong.cache", ".cache=64", "soft_overlong.=64", "a.b c=1", ""])
+def test_an_option_of_another_form_is_refused(arg):
+    with pytest.raises(UsageError, match="reward_arg is") as error:
+        parse_option(arg)
+    assert "NAME.KEY=VALUE" in error.value.hint
+
+
+def test_options_go_to_the_reward_that_they_name():
+    specs = with_options(
+        [resolve("math"), resolve("soft_overlong")], ["soft_overlong.cache=8", "soft_overlong.cache=9"]
+    )
+    assert [spec.options for spec in specs] == [{}, {"cache": 9}]
+    with pytest.raises(UsageError, match="names the reward 'soft'; this run has math, soft_overlong"):
+        with_options(specs, ["soft.cache=8"])
+
+
+def test_options_travel_with_the_spec():
+    (spec,) = with_options([resolve(length)], ["length.x=1"])
+    assert RewardSpec.from_wire(json.loads(json.dumps(spec.to_wire()))) == spec

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,9 +15,12 @@ import numpy as np
 import psutil
 import pytest
 
+from postrl import __version__
 from postrl.errors import RewardError, UsageError
+from postrl.rewards.registry import resolve, with_options
+from postrl.rewards.runner import RewardRunner, as_inputs
 from rewards import functions
-from rewards.groups import PATIENCE, group, lives, runner, score, statuses, values, wait_until
+from rewards.groups import PATIENCE, group, lives, runner, score, statuses, values, wait_until, workers_of
 
 CHAT = [{"role": "user", "content": "What is 3 + 4?"}]
 
@@ -34,6 +39,7 @@ def test_columns_arrive_by_name_as_the_objects_they_were():
     }
 
     def all_as_sent(prompts, completions, completion_ids, **sent):
+        sent = {name: values for name, values in sent.items() if not name.startswith("log_")}
         same = sent == {name: [value] * 2 for name, value in columns.items()}
         kinds = all(type(sent[name][0]) is type(value) for name, value in columns.items())
         return [same, kinds and completion_ids == [[2], [2, 2]] and prompts == ["What is 3 + 4?"] * 2]
@@ -219,6 +225,7 @@ FAILURES = {
     "hangs": "a call took longer than 3 s, so its worker was killed",
     "holds_the_interpreter": "a call took longer than 3 s, so its worker was killed",
     "too_few": "ValueError: it returned 1 scores for 2 completions",
+    "endless": "ValueError: it returned 3 or more scores for 2 completions",
     "no_list": "TypeError: it returned a float, expected a list of 2 numbers or Nones",
     "closes_its_pipes": "its worker ended during a call",
 }
@@ -328,6 +335,246 @@ def test_a_function_that_cannot_be_loaded_stops_the_start(tmp_path, source, mess
     assert statuses(g, "f") == ["infra_error"]
 
 
+def test_a_file_that_cannot_be_imported_shows_the_users_frames_only(tmp_path):
+    (tmp_path / "near.py").write_text("def helper():\n    raise OSError('no such table')\n")
+    (tmp_path / "r.py").write_text("import near\nTABLE = near.helper()\ndef f(completions): return []\n")
+    with runner(f"{tmp_path}/r.py:f") as rewards, pytest.raises(RewardError) as error:
+        asyncio.run(rewards.start())
+    frames = [line for line in error.value.message.splitlines() if line.startswith("  File ")]
+    assert [line.split('"')[1] for line in frames] == [f"{tmp_path}/r.py", f"{tmp_path}/near.py"]
+    assert error.value.message.endswith("OSError: no such table")
+
+
+def test_a_file_that_prints_when_it_is_imported_is_as_good_as_any(tmp_path):
+    source = "import os\nprint('hello')\nos.write(1, b'from below\\n')\ndef f(completions): return [1.0] * len(completions)\n"
+    (tmp_path / "r.py").write_text(source)
+    with runner(f"{tmp_path}/r.py:f", log_path=tmp_path / "log") as rewards:
+        score(rewards, g := group("a"))
+    assert values(g, "f") == [1.0]
+    assert (tmp_path / "log").read_text() == "hello\nfrom below\n"
+
+
+@pytest.mark.parametrize("function", [functions.forks_and_exits_in_the_copy, functions.forks_and_goes_on_in_both])
+def test_the_copy_of_a_function_that_forks_does_not_answer_for_it(function):
+    """Two answers to one call would give the second one to the next call."""
+    groups = [group("bad", *("x" * n)) for n in range(3)]
+    with runner(function) as rewards:
+        for g in groups:
+            score(rewards, g)
+    assert [len(g.rollouts) for g in groups] == [1, 2, 3]
+    assert {value for g in groups for value in values(g, function.__name__)} == {1.0}, rewards.failures
+
+
+def test_a_worker_whose_memory_grows_is_started_anew_between_calls_and_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr("postrl.rewards.process.LARGEST_GROWTH", 50 << 20)
+    groups = [group("a") for _ in range(7)]
+    with runner(functions.keeps_everything, log_path=tmp_path / "log") as rewards:
+        for g in groups:
+            score(rewards, g)
+        metrics = rewards.metrics(groups)
+    workers = [g.rollouts[0].rewards["keeps_everything"] for g in groups]
+    assert [workers.count(worker) for worker in dict.fromkeys(workers)] == [3, 3, 1]  # +30, +60: too much
+    assert metrics["reward/keeps_everything/restarts"] == 2.0
+    noted = [line for line in (tmp_path / "log").read_text().splitlines() if "grew by more than" in line]
+    assert len(noted) == 1
+
+
+# -- pools, steps, data sets -------------------------------------------------------------------------------------------
+
+
+def test_groups_go_to_whichever_worker_is_free(tmp_path):
+    groups = [
+        group("a", mine=str(tmp_path / "0"), other=str(tmp_path / "1")),
+        group("b", mine=str(tmp_path / "1"), other=str(tmp_path / "0")),
+    ]
+    with runner(functions.waits_for_another_call, workers=2) as rewards:
+        score(rewards, *groups)
+    assert [values(g, "waits_for_another_call") for g in groups] == [[1.0], [1.0]], rewards.failures
+
+
+def test_a_start_starts_every_worker():
+    def mine():
+        return {process.pid for process in workers_of(os.getpid()) if process.ppid() == os.getpid()}
+
+    before = mine()
+    with runner(functions.worker_pid, workers=3) as rewards:
+        asyncio.run(rewards.start())
+        assert len(mine() - before) == 3
+    assert mine() <= before
+
+
+def test_a_call_of_a_built_in_may_take_as_long_as_its_completions_may():
+    rewards = runner("math", functions.length, timeout=60.0)
+    limits = {
+        name: [function.pool.timeout(count) for count in (1, 8, 100)] for name, function in rewards.functions.items()
+    }
+    assert limits == {"math": [60.0, 60.0, 510.0], "length": [60.0, 60.0, 60.0]}
+
+
+def test_a_function_that_compares_is_called_once_a_step_and_built_ins_are_not():
+    first, second = group("#### 1", "long #### 2", answer=1, tag="x"), group("a bit long", answer=7, tag="y")
+    with runner(functions.compares, "math", batch="step") as rewards:
+
+        async def step():
+            await rewards.score(first)
+            assert first.rollouts[0].rewards == {"math": 1.0}
+            assert first.rollouts[0].reward == 1.0
+            await rewards.score(second)
+            await rewards.score_step([first, second])
+
+        asyncio.run(step())
+    assert values(first, "compares") + values(second, "compares") == [0.0, 2.0, 1.0], rewards.failures
+    assert [r.reward for r in first.rollouts] == [1.0, 2.0]
+    assert [r.reward for r in second.rollouts] == [1.0]
+
+
+def test_a_column_that_a_group_lacks_is_none_there():
+    groups = [group("a", answer=1, tag="x"), group("bb", answer=2), group("ccc", "dddd", answer=3, messages=CHAT)]
+    inputs = as_inputs(*groups)
+    assert inputs["tag"] == ["x", None, None, None]
+    assert inputs["answer"] == [1, 2, 3, 3]
+    assert inputs["prompts"] == ["What is 3 + 4?", "What is 3 + 4?", CHAT, CHAT]
+    assert inputs["completions"][:3] == ["a", "bb", [{"role": "assistant", "content": "ccc"}]]
+
+
+def test_rows_of_several_data_sets_are_each_scored_by_their_own_and_reported_so():
+    words = group("#### 7", "#### 8", "?", answer="#### 7", rewards=("math",))
+    sums = group("3+4=7", "8", answer=7, rewards=("arithmetic",))
+    with runner("arithmetic", "math") as rewards:
+        asyncio.run(rewards.score_all([words, sums]))
+        metrics = rewards.metrics([words, sums])
+    assert [r.reward for r in words.rollouts] == [1.0, 0.0, 0.0]
+    assert [r.reward for r in sums.rollouts] == [1.0, 0.0]
+    assert metrics["reward/arithmetic/mean"] == (1.0, 2.0)
+    assert metrics["reward/math/mean"] == (1.0, 3.0)
+    assert metrics["reward/math/status/no_answer"] == (1.0, 3.0)
+    assert metrics["reward/arithmetic/latency_p99"] > 0 and metrics["reward/math/latency_p99"] > 0
+
+
+def test_a_verifier_has_nothing_to_say_about_rows_of_another_kind():
+    """`--reward math --reward arithmetic` on two data sets, one of them without an answer."""
+    told, untold = group("#### 7", answer="#### 7"), group("7", tests=["assert f"])
+    with runner("math", "arithmetic", functions.length) as rewards:
+        asyncio.run(rewards.score_all([told, untold]))
+    assert untold.rollouts[0].statuses == {
+        "math": "gold_unscorable",
+        "arithmetic": "gold_unscorable",
+        "length": "scored",
+    }
+    assert [g.rollouts[0].reward for g in (told, untold)] == [1.0 + 6.0, 1.0]
+    rewards.check_budget([told, untold], budget=0.0)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def with_args(*args, rewards, settings=None):
+    specs = with_options([resolve(reward) for reward in rewards], args)
+    return RewardRunner(specs, timeout=PATIENCE, settings=settings or {})
+
+
+def test_options_are_constant_arguments():
+    with with_args("level.scale=2.5", rewards=[functions.level]) as rewards:
+        score(rewards, g := group("a", "b", answer=2))
+    assert values(g, "level") == [5.0, 5.0], rewards.failures
+
+
+def test_the_settings_of_the_run_are_what_options_of_built_ins_are_by_default():
+    g = group(*"abcdefghij")  # the test's completions have 1, 2, ... tokens
+    with with_args(
+        "soft_overlong.cache=4", rewards=["soft_overlong"], settings={"max_completion_length": 10}
+    ) as rewards:
+        score(rewards, g)
+    assert values(g, "soft_overlong") == [0.0] * 6 + [-0.25, -0.5, -0.75, -1.0]
+
+
+def test_a_column_of_the_data_is_never_taken_for_an_option():
+    g = group(*"abc", cache=3, max_completion_length=1, correct=True, answer=1)
+    settings = {"max_completion_length": 100}
+    with with_args(rewards=["soft_overlong", "cosine"], settings=settings) as rewards:
+        score(rewards, g)
+    assert values(g, "soft_overlong") == [0.0, 0.0, 0.0], rewards.failures
+    assert statuses(g, "cosine") == ["no_answer"] * 3, rewards.failures
+
+
+@pytest.mark.parametrize(
+    ("arg", "reward", "found"),
+    [
+        ("soft_overlong.cash=4", "soft_overlong", "it has no option 'cash'; it has max_completion_length, cache"),
+        ("level.scal=4", functions.level, "it has no option 'scal'; it has answer, scale"),
+        ("length.x=4", functions.length, "it has no option 'x'; it has none"),
+        ("soft_overlong.cache=400", "soft_overlong", "cache = 400, and max_completion_length = 10"),
+        ("cosine.verifier=judge", "cosine", "there is no verifier 'judge'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named_at_the_start(arg, reward, found):
+    with with_args(arg, rewards=[reward], settings={"max_completion_length": 10}) as rewards:
+        with pytest.raises(RewardError) as error:
+            asyncio.run(rewards.start())
+        assert found in error.value.message and "Traceback" not in error.value.message
+        assert "--reward-arg" in error.value.hint
+
+
+def test_an_option_that_is_needed_is_asked_for():
+    with runner("soft_overlong") as rewards, pytest.raises(RewardError, match="needs the option max_completion_length"):
+        asyncio.run(rewards.start())
+
+
+# -- what functions log, and who they are ------------------------------------------------------------------------------
+
+
+def test_columns_and_metrics_that_a_function_logs_go_to_rollouts_and_report():
+    first, second = group("a", "bbb"), group("cc")
+    with runner(functions.logs) as rewards:
+        score(rewards, first, second)
+        metrics = rewards.metrics([first, second])
+        later = rewards.metrics([first])
+    assert first.rollouts[1].extra["length"] == 3
+    assert second.rollouts[0].extra["seen"] == {"text": "cc", "when": None}
+    assert metrics["reward/logs/length"] == (6.0, 3.0)
+    assert metrics["reward/logs/sometimes"] == (0.0, 0.0)
+    assert "reward/logs/length" not in later
+
+
+def test_a_mistake_in_what_it_logs_costs_no_score_and_is_named_once(tmp_path):
+    groups = [group("a", "b"), group("c", "d")]
+    with runner(functions.logs_badly, log_path=tmp_path / "log") as rewards:
+        for g in groups:
+            score(rewards, g)
+        rewards.check_budget(groups, budget=0.0)
+        metrics = rewards.metrics(groups)
+    assert values(groups[1], "logs_badly") == [1.0, 1.0]
+    assert metrics["reward/logs_badly/fine"] == (4.0, 2.0)
+    assert metrics["reward/logs_badly/misused_logs"] == 8.0
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "reward function logs_badly: log_extra('short') got 1 values for 2 completions",
+        "reward function logs_badly: log_extra('single') got a int, expected 2 values",
+        "reward function logs_badly: log_metric('words') got 'many' (str), expected a number",
+        "reward function logs_badly: log_metric('mean'): the name is taken by a metric of every reward",
+    ]
+
+
+def test_what_an_evaluation_logs_is_not_the_next_steps():
+    with runner(functions.logs) as rewards:
+        score(rewards, group("a"))
+        rewards.forget_logged()
+        score(rewards, g := group("bb"))
+        assert rewards.metrics([g])["reward/logs/length"] == (2.0, 1.0)
+
+
+def test_each_score_carries_the_version_of_what_gave_it(tmp_path):
+    (tmp_path / "r.py").write_text("def f(completions, scale=1): return [1.0] * len(completions)\n")
+    digest = hashlib.sha256((tmp_path / "r.py").read_bytes()).hexdigest()[:12]
+    specs = with_options(
+        [resolve("arithmetic"), resolve(f"{tmp_path}/r.py:f"), resolve(functions.length)], ["f.scale=2"]
+    )
+    with RewardRunner(specs, timeout=PATIENCE) as rewards:
+        score(rewards, g := group("7", answer=7))
+    assert g.reward_versions["arithmetic"] == f"arithmetic, postrl {__version__}"
+    assert g.reward_versions["f"] == f"sha256 {digest}, scale=2"
+    assert re.fullmatch("sha256 [0-9a-f]{12}", g.reward_versions["length"])
+
+
 # -- budget and metrics ------------------------------------------------------------------------------------------------
 
 
@@ -359,7 +606,7 @@ def test_a_grader_that_timed_out_counts_and_a_candidate_that_did_does_not():
 
 def test_metrics_are_sums_and_counts():
     with runner("math") as rewards:
-        first, second = group("#### 7", "#### 8", "?", answer=7), group("#### 7", answer="x")
+        first, second = group("#### 7", "#### 8", "?", answer=7), group("#### 7", answer="")
         score(rewards, first, second)
         metrics = rewards.metrics([first, second])
         later = rewards.metrics([first])

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from postrl import __version__
 from postrl.errors import DataError, UsageError
 from postrl.rollout.store import read_rollouts, stored_steps, write_rollouts
 from postrl.types import Group, Rollout, VersionSpan
@@ -19,7 +18,7 @@ COLUMNS = [
     "step", "split", "prompt_id", "group_id", "messages", "prompt", "completion", "completion_ids", "loss_mask", "logps",
     "version_spans", "weight_version_first", "weight_version_last", "staleness", "finish_reason", "prompt_tokens",
     "completion_tokens", "reward", "reward/math", "status/math", "reward_version/math", "advantage", "dropped",
-    "dataset_columns",
+    "dataset_columns", "rewards",
 ]  # fmt: skip
 """What design and documentation promise to those who read the files."""
 
@@ -38,6 +37,7 @@ def made_up() -> list[Group]:
         rewards={"math": 1.0, "length": None},
         statuses={"math": "correct", "length": "timeout"},
         reward=1.0,
+        extra={"parsed": {"value": 7}, "note": None},
         advantage=0.5,
         staleness=2,
     )
@@ -49,15 +49,24 @@ def made_up() -> list[Group]:
         rewards={},
         statuses={},
         reward=None,
+        extra={},
         advantage=0.0,
     )
     plain = replace(
-        first, prompt_id="plain:0", sample_index=0, rewards={"math": 0.0}, statuses={"math": "wrong"}, reward=0.0
+        first,
+        prompt_id="plain:0",
+        sample_index=0,
+        rewards={"math": 0.0},
+        statuses={"math": "wrong"},
+        reward=0.0,
+        extra={},
     )
     messages = [{"role": "user", "content": "3 + 4?"}]
+    versions = {"math": "math 1, postrl 0.1.0", "length": "sha256 0123456789ab"}
+    columns = {"answer": "7", "tags": ["a", None]}
     return [
-        Group("gsm8k:17", 5, "<user>3 + 4?", messages, {"answer": "7", "tags": ["a", None]}, [first, dropped]),
-        Group("plain:0", 9, "3 + 4 =", None, {}, [plain]),
+        Group("gsm8k:17", 5, "<user>3 + 4?", messages, columns, [dropped, first], ("math", "length"), versions),
+        Group("plain:0", 9, "3 + 4 =", None, {}, [plain], (), {"math": "math 2, postrl 0.2.0"}),
     ]
 
 
@@ -68,15 +77,21 @@ def test_what_is_written_reads_back(tmp_path):
 
 def test_a_missing_log_prob_stays_missing(tmp_path):
     (group, _) = made_up()
-    group.rollouts[0].logps[1] = math.nan
+    group.rollouts[1].logps[1] = math.nan
     (found,) = read_rollouts(write_rollouts(tmp_path, 1, "train", [group]))
-    assert [math.isnan(x) for x in found.rollouts[0].logps] == [False, True, False]
+    assert [math.isnan(x) for x in found.rollouts[1].logps] == [False, True, False]
+
+
+def test_files_of_a_version_that_stored_no_selection_are_read(tmp_path):
+    path = write_rollouts(tmp_path, 1, "train", made_up())
+    pq.write_table(pq.read_table(path).drop_columns(["rewards"]), path)
+    assert [group.rewards for group in read_rollouts(path)] == [(), ()]
 
 
 def test_the_columns_are_those_that_are_promised(tmp_path):
     table = pq.read_table(write_rollouts(tmp_path, 7, "train", made_up()))
     assert [name for name in COLUMNS if name not in table.column_names] == []
-    first, dropped, plain = table.to_pylist()
+    dropped, first, plain = table.to_pylist()
     assert (first["step"], first["split"], first["group_id"], first["sample_index"]) == (7, "train", 5, 0)
     assert (first["weight_version_first"], first["weight_version_last"], first["staleness"]) == (3, 4, 2)
     assert first["version_spans"] == [{"version": 3, "start": 0, "end": 1}, {"version": 4, "start": 1, "end": 3}]
@@ -85,7 +100,13 @@ def test_the_columns_are_those_that_are_promised(tmp_path):
     assert json.loads(first["dataset_columns"]) == {"answer": "7", "tags": ["a", None]}
     assert (first["reward"], first["reward/math"], first["status/math"]) == (1.0, 1.0, "correct")
     assert (first["reward/length"], first["status/length"]) == (None, "timeout")
-    assert first["reward_version/math"] == f"postrl {__version__}"
+    assert (first["reward_version/math"], plain["reward_version/math"]) == (
+        "math 1, postrl 0.1.0",
+        "math 2, postrl 0.2.0",
+    )
+    assert (first["rewards"], plain["rewards"]) == (["math", "length"], [])
+    assert json.loads(first["extra/parsed"]) == {"value": 7}
+    assert (first["extra/note"], plain["extra/parsed"]) == ("null", None)
     assert (dropped["dropped"], dropped["reward"], dropped["status/math"]) == ("stale", None, None)
     assert (plain["messages"], plain["status/length"], plain["dropped"]) == (None, None, None)
 

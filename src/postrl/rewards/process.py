@@ -1,16 +1,11 @@
 """The parent's side of a reward worker: start it, call it, kill it in time.
 
-Each worker has one thread of its own. It starts the process, talks to it and reaps it, so that
-
-  - the calls of one function are serial, and the time limit of a call starts with its work, not while it queues;
-  - nothing is bound to an event loop: a later `asyncio.run` goes on where the last one stopped;
-  - the thread that started the process lives as long as the worker: Linux sends the parent-death signal when the
-    starting *thread* ends, so a worker started from an event loop's own pool would be killed with that loop.
+`WorkerProcess` blocks, and belongs to one thread of a `RewardPool`: the one that starts the process. Linux sends the
+parent-death signal when the starting *thread* ends, so that thread must live as long as the process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import math
@@ -20,8 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,20 +28,36 @@ from postrl.rewards.registry import RewardSpec
 from postrl.rewards.score import STATUSES, Score
 
 REAP_TIMEOUT = 10.0
+LARGEST_GROWTH = 2 << 30
+"""Bytes by which a worker may grow after its first call, before it is taken for a leak and started anew."""
 T = TypeVar("T")
 
 
 class Failed(Exception):
     """Why a call has no scores; the text is shown to the user."""
 
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.hint = hint
 
-@dataclass(frozen=True)
+
+@dataclass
 class Outcome:
-    """What one call gave: a score for each completion, what went wrong if anything did, and how long it took."""
+    """What one call gave."""
 
     scores: list[Score]
-    error: str | None
-    seconds: float
+    """One for each completion."""
+    error: str | None = None
+    """What went wrong with the scores, if anything did."""
+    seconds: float = 0.0
+    extra: dict[str, list[Any]] = field(default_factory=dict)
+    """Columns of `log_extra`: a value for each completion."""
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Sums and counts of `log_metric`."""
+    notes: list[str] = field(default_factory=list)
+    """What went wrong beside the scores."""
+    version: str = ""
+    """Of the function, as its worker said when it loaded it."""
 
 
 @dataclass
@@ -59,6 +69,9 @@ class Child:
     replies: int
     asks: dict[str, Any] = field(default_factory=dict)
     """The arguments its function takes; see `worker.describe`."""
+    version: str = ""
+    memory: int | None = None
+    """Bytes that were resident after its first call."""
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -72,63 +85,77 @@ class Child:
             self.process.wait(REAP_TIMEOUT)
 
 
-class RewardWorker:
-    """One reward function in its own process, started when first needed and again after it was killed."""
+class WorkerProcess:
+    """One reward function in its own process, started when first needed and again after it was killed.
+
+    Args:
+        settings: settings of the run that a built-in may have options for.
+        load_timeout: seconds it may take to import its function.
+        log_path: file for what the function prints; None: standard error.
+    """
 
     def __init__(
-        self, spec: RewardSpec, name: str, *, timeout: float, load_timeout: float, log_path: Path | None
+        self, spec: RewardSpec, name: str, *, settings: Mapping[str, Any], load_timeout: float, log_path: Path | None
     ) -> None:
-        self.spec, self.name = spec, name
-        self.timeout, self.load_timeout, self.log_path = timeout, load_timeout, log_path
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"reward-{name}")
+        self.spec, self.name, self.settings = spec, name, dict(settings)
+        self.load_timeout, self.log_path = load_timeout, log_path
+        self.restarts = 0
+        """How often it was started anew because its memory had grown."""
         self._lock = threading.Lock()
-        """Guards `_child` and `_closed`: the thread starts and ends the child, `close` kills it from elsewhere."""
+        """Guards `_child` and `_closed`: one thread starts and ends the child, `kill` comes from others."""
         self._child: Child | None = None
         self._closed = False
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start the process and load the function. Raises RewardError when it cannot be loaded."""
-        self._check_open()
         try:
-            await asyncio.wrap_future(self._thread.submit(self._started))
+            self._started()
         except Failed as failure:
             raise RewardError(
                 f"reward function {self.name} cannot be loaded: {failure}",
-                hint="importing its file, with everything that it imports, must work in a fresh Python process",
+                hint=failure.hint
+                or "importing its file, with everything that it imports, must work in a fresh Python process",
             ) from None
 
-    async def call(self, inputs: dict[str, list[Any]], count: int) -> Outcome:
-        """Score `count` completions. Failures are in the outcome; RewardError only when it was closed meanwhile."""
-        self._check_open()
-        return await asyncio.wrap_future(self._thread.submit(self._call, inputs, count))
+    def call(self, inputs: dict[str, list[Any]], count: int, timeout: float) -> Outcome:
+        """Score `count` completions in `timeout` seconds, counted from when the function is loaded.
 
-    def close(self) -> None:
-        """Kill and reap the process, even in the middle of a call. Safe to call twice."""
-        with self._lock:
-            self._closed = True
-            if self._child is not None:
-                kill_group(self._child.process.pid)
-        self._thread.shutdown(wait=True)
-        self._end()
-
-    # -- in the worker's thread ----------------------------------------------------------------------------------------
-
-    def _call(self, inputs: dict[str, list[Any]], count: int) -> Outcome:
+        Failures are in the outcome; RewardError only when it was killed meanwhile.
+        """
         begin = time.monotonic()
         try:
             child = self._started()
             begin = time.monotonic()
+            if self.spec.kind == "builtin":  # a row of another data set: it says gold_unscorable
+                inputs = {**dict.fromkeys(child.asks["required"], [None] * count), **inputs}
             request = _encode({"inputs": _asked_for(child.asks, inputs), "count": count})
-            scores, error = self._exchange(child, request, self.timeout, "a call", partial(_read_scores, count))
+            outcome, memory = self._exchange(child, request, timeout, "a call", partial(_read_outcome, count))
+            outcome.version = child.version
+            self._watch(child, memory, outcome)
         except Failed as failure:
-            scores, error = [Score(None, "infra_error")] * count, str(failure)
-        return Outcome(scores, error, time.monotonic() - begin)
+            outcome = Outcome([Score(None, "infra_error")] * count, str(failure))
+        outcome.seconds = time.monotonic() - begin
+        return outcome
+
+    def kill(self) -> None:
+        """Kill the process, even in the middle of a call, and start none again. From any thread."""
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                kill_group(self._child.process.pid)
+
+    def end(self) -> None:
+        """Kill and reap the process."""
+        with self._lock:
+            child, self._child = self._child, None
+            if child is not None:
+                child.end()
 
     def _started(self) -> Child:
         """The running child, started and loaded if there is none."""
         if self._child is not None and self._child.alive():
             return self._child
-        self._end()  # it died between two calls
+        self.end()  # it died between two calls
         with self._lock:
             self._check_open()
             try:
@@ -136,10 +163,10 @@ class RewardWorker:
             except OSError as error:
                 raise Failed(f"its worker process cannot be started: {error}") from error
         try:
-            spec = frames.encode(self.spec.to_wire())
-            child.asks = self._exchange(child, spec, self.load_timeout, "loading", _read_asks)
+            request = frames.encode({"spec": self.spec.to_wire(), "settings": self.settings})
+            child.asks, child.version = self._exchange(child, request, self.load_timeout, "loading", _read_loaded)
         except Failed:
-            self._end()
+            self.end()
             raise
         return child
 
@@ -155,19 +182,25 @@ class RewardWorker:
         except TimeoutError:
             problem = f"{what} took longer than {seconds:g} s, so its worker was killed"
         except EOFError:
-            self._end()
+            self.end()
             problem = f"its worker ended during {what}: {_ending(child.process.returncode)}"
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             problem = f"its worker sent a malformed reply to {what}: {error}"
-        self._end()
+        self.end()
         self._check_open()
         raise Failed(problem)
 
-    def _end(self) -> None:
-        with self._lock:
-            child, self._child = self._child, None
-            if child is not None:
-                child.end()
+    def _watch(self, child: Child, memory: int, outcome: Outcome) -> None:
+        """End a worker that has grown too much, between two calls: the next one starts it anew."""
+        if child.memory is None:
+            child.memory = memory
+        elif memory - child.memory > LARGEST_GROWTH:
+            self.end()
+            self.restarts += 1
+            outcome.notes.append(
+                f"the memory of its worker grew by more than {LARGEST_GROWTH / (1 << 30):.3g} GiB since its first call, "
+                "so it is started anew; does the function keep what it was given?"
+            )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -215,11 +248,13 @@ def _output(log_path: Path | None) -> Iterator[IO[bytes] | int]:
 
 
 def _asked_for(asks: dict[str, Any], inputs: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The inputs that the function's signature names; all of them for one with **kwargs."""
+    """The inputs that the function's signature names; for one with **kwargs all that are no options of its own."""
     missing = [name for name in asks["required"] if name not in inputs]
     if missing:
         raise Failed(f"it asks for the argument {', '.join(missing)}; there are {', '.join(inputs)}")
-    return inputs if asks["any"] else {name: inputs[name] for name in asks["names"] if name in inputs}
+    if asks["any"]:
+        return {name: values for name, values in inputs.items() if name not in asks["constant"]}
+    return {name: inputs[name] for name in asks["names"] if name in inputs}
 
 
 def _encode(request: dict[str, Any]) -> bytes:
@@ -229,29 +264,37 @@ def _encode(request: dict[str, Any]) -> bytes:
         raise Failed(f"its arguments cannot be sent to its worker: {error}") from error
 
 
-def _read_asks(reply: dict[str, Any]) -> dict[str, Any]:
+def _read_loaded(reply: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What the function asks for, and its version."""
     if "error" in reply:
-        raise Failed(str(reply["error"]))
-    return {
-        "names": list(reply["asks"]["names"]),
-        "required": list(reply["asks"]["required"]),
-        "any": reply["asks"]["any"],
-    }
+        raise Failed(str(reply["error"]), str(reply["hint"]))
+    asks = {name: [str(argument) for argument in reply["asks"][name]] for name in ("names", "required", "constant")}
+    return {**asks, "any": bool(reply["asks"]["any"])}, str(reply["version"])
 
 
-def _read_scores(count: int, reply: dict[str, Any]) -> tuple[list[Score], str | None]:
-    """Raises Failed when the call failed, ValueError for what no worker of ours sends."""
+def _read_outcome(count: int, reply: dict[str, Any]) -> tuple[Outcome, int]:
+    """The outcome of a call, and the worker's memory. Raises Failed when the call failed, ValueError for what no worker
+    of ours sends."""
     error = reply["error"]
     if "values" not in reply:
         raise Failed(str(error))
     scores = [Score(value, status) for value, status in zip(reply["values"], reply["statuses"], strict=True)]
     for score in scores:
-        number = score.value is None or (isinstance(score.value, int | float) and math.isfinite(score.value))
-        if not number or score.status not in STATUSES:
+        if not (score.value is None or _is_number(score.value)) or score.status not in STATUSES:
             raise ValueError(f"{score} is not a score")
-    if len(scores) != count:
-        raise ValueError(f"{len(scores)} scores for {count} completions")
-    return scores, None if error is None else str(error)
+    extra = {str(column): list(values) for column, values in reply["extra"].items()}
+    metrics = {str(name): (total, counted) for name, (total, counted) in reply["metrics"].items()}
+    if {len(scores), *map(len, extra.values())} != {count}:
+        raise ValueError(f"{len(scores)} scores for {count} completions, or a column of another length")
+    if not all(_is_number(x) for pair in metrics.values() for x in pair):
+        raise ValueError(f"{metrics} are not sums and counts")
+    notes = [str(note) for note in reply["notes"]]
+    outcome = Outcome(scores, None if error is None else str(error), extra=extra, metrics=metrics, notes=notes)
+    return outcome, int(reply["memory"])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _ending(code: int | None) -> str:

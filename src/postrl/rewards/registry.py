@@ -1,6 +1,7 @@
 """From what the user wrote to a reward function: names, files, modules and Python callables.
 
     resolve("math")  resolve("rewards.py:brevity")  resolve("pkg.rewards:brevity")  resolve(lambda completions: ...)
+    with_options(specs, ["soft_overlong.cache=64"])
 
 `resolve` runs in the launcher: it finds every mistake that can be found without running the user's code. `load` runs
 in the reward worker and runs that code. Between them a spec travels as plain JSON (`to_wire`, `from_wire`), from
@@ -15,20 +16,19 @@ import importlib.machinery
 import importlib.util
 import operator
 import os
+import re
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from postrl.errors import UsageError
+from postrl.rewards.builtin import BUILTINS
 
-BUILTINS = {
-    "arithmetic": "postrl.rewards.arithmetic:arithmetic_reward",
-    "math": "postrl.rewards.math:math_reward",
-}
+EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 FORMS = f"give a built-in name ({', '.join(BUILTINS)}), file.py:function or package.module:function"
 
 
@@ -45,6 +45,8 @@ class RewardSpec:
     """Where the worker looks for the modules that the function was found in or refers to."""
     origin: str = ""
     """pickle: the file the callable was written in, which pickled code does not remember and a traceback needs."""
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Constant keyword arguments, plain values (`--reward-arg`)."""
 
     def to_wire(self) -> dict[str, Any]:
         """The spec as JSON values."""
@@ -89,13 +91,58 @@ def load(spec: RewardSpec) -> Callable[..., Any]:
 
         function: Callable[..., Any] = cloudpickle.loads(spec.payload)
         return function
-    target = BUILTINS[spec.payload] if spec.kind == "builtin" else spec.payload
+    target = BUILTINS[spec.payload].target if spec.kind == "builtin" else spec.payload
     place, _, name = target.rpartition(":")
     module = _run_file(Path(place)) if spec.kind == "file" else importlib.import_module(place)
     found: Callable[..., Any] = operator.attrgetter(name)(module)
     if not callable(found):
         raise TypeError(f"{target} is a {type(found).__name__}, not a function")
     return found
+
+
+def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[RewardSpec]:
+    """The specs with the options of `--reward-arg NAME.KEY=VALUE`; values are YAML scalars.
+
+    Whether a function has such an argument shows when its worker starts.
+
+    Raises:
+        UsageError: an argument that is not of this form, or whose NAME is none of the rewards.
+    """
+    given: dict[str, dict[str, Any]] = {}
+    for arg in args:
+        name, key, value = parse_option(arg)
+        given.setdefault(name, {})[key] = value
+    names = [spec.name for spec in specs]
+    if unknown := next((name for name in given if name not in names), None):
+        raise UsageError(
+            f"reward_arg names the reward {unknown!r}; this run has {', '.join(names) or 'none'}",
+            hint="write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64",
+        )
+    return [replace(spec, options={**spec.options, **given.get(spec.name, {})}) for spec in specs]
+
+
+def parse_option(arg: str) -> tuple[str, str, Any]:
+    """NAME.KEY=VALUE in its parts. The value is what YAML reads (and 1e-6 a number); what is no scalar there is text.
+
+    Raises:
+        UsageError: it is not of this form.
+    """
+    import yaml
+
+    place, equals, text = arg.partition("=")
+    name, _, key = place.strip().rpartition(".")
+    if not (equals and name and key.isidentifier()):
+        raise UsageError(
+            f"reward_arg is {arg!r}", hint="write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64"
+        )
+    if EXPONENT.fullmatch(text):  # YAML 1.1 wants a point in it
+        return name, key, float(text)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    scalar = isinstance(value, bool | int | float | str) or text.strip() in ("", "null", "~")
+    return name, key, value if scalar else text
 
 
 def _run_file(path: Path) -> Any:
@@ -147,6 +194,8 @@ def _from_module(spec: str, place: str, function: str) -> RewardSpec:
 def _from_callable(function: Callable[..., Any]) -> RewardSpec:
     import cloudpickle
 
+    if (builtin := _as_builtin(function)) is not None:
+        return builtin
     inner = _unwrapped(function)
     name = getattr(inner, "__name__", type(inner).__name__)
     if hasattr(function, "forward") and hasattr(function, "save_pretrained"):
@@ -164,6 +213,19 @@ def _from_callable(function: Callable[..., Any]) -> RewardSpec:
             hint="it refers to something that cannot be pickled (a lock, an open file, a client); create that inside "
             "the function at its first call, or put the function into a file and give file.py:function",
         ) from error
+
+
+def _as_builtin(function: Callable[..., Any]) -> RewardSpec | None:
+    """A function of ours that a script imports, with the options that a partial gives it, is what its name is."""
+    inner: Any = function
+    options: dict[str, Any] = {}
+    if isinstance(function, partial) and not function.args:
+        inner, options = function.func, dict(function.keywords)
+    if not str(getattr(inner, "__module__", "")).startswith("postrl.rewards."):
+        return None
+    plain = all(value is None or isinstance(value, bool | int | float | str) for value in options.values())
+    names = [name for name, row in BUILTINS.items() if row.target.endswith(f":{getattr(inner, '__name__', '')}")]
+    return RewardSpec(names[0], "builtin", names[0], options=options) if names and plain else None
 
 
 # -- checks that run no user code --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Scores groups: calls every reward function in its worker and is the one place where their failures are counted."""
+"""Scores groups: calls every reward function in its workers and is the one place where their failures are counted."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ import asyncio
 import contextlib
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from postrl.errors import RewardError, UsageError
-from postrl.rewards.process import Outcome, RewardWorker
+from postrl.rewards.builtin import BUILTINS
+from postrl.rewards.pool import RewardPool
+from postrl.rewards.process import Outcome
 from postrl.rewards.registry import RewardSpec
 from postrl.rewards.score import Score
-from postrl.types import Group
+from postrl.types import Group, Rollout
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig
 
 RECENT_CALLS = 1000
+MOST_NOTES = 100
+MARGIN = 10.0
+"""Seconds that a call of a built-in may take beside its completions."""
 Metric = tuple[float, float] | float
 
 
@@ -32,13 +42,37 @@ class Failures:
     """The first traceback or message."""
 
 
+@dataclass
+class Function:
+    """One reward function of the run, and what is known of its calls."""
+
+    name: str
+    weight: float
+    pool: RewardPool
+    by_step: bool
+    """Called once with all completions of a step instead of once a group."""
+    failures: Failures = field(default_factory=Failures)
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
+    statuses: set[str] = field(default_factory=set)
+    """Those seen so far: they are reported when they are 0 as well."""
+    logged: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Sums and counts of `log_metric` since the last report."""
+    notes: set[str] = field(default_factory=set)
+    misused_logs: int = 0
+
+
 class RewardRunner:
-    """The run's reward functions, each in a worker process of its own, called for whole groups.
+    """The run's reward functions, each in worker processes of its own.
 
     Args:
         specs: the functions; two of the same name get `name` and `name_2`.
         weights: one a function, in the same order; empty: 1 each.
-        timeout: seconds one call may take before its worker is killed and started anew.
+        timeout: seconds one call may take before its worker is killed and started anew. Built-ins limit each completion
+            themselves; their calls may take longer when they have many.
+        workers: processes of each of the user's functions; built-ins have a number of their own.
+        batch: "group": functions are called with the completions of one prompt; "step": the user's functions are called
+            with those of all groups of a step, which `score_step` does.
+        settings: settings of the run that built-ins have options for, such as max_completion_length.
         log_path: file for what the functions print; None: standard error.
         load_timeout: seconds a worker may take to import its function (which may load a model).
 
@@ -54,6 +88,9 @@ class RewardRunner:
         *,
         weights: Sequence[float] = (),
         timeout: float,
+        workers: int = 1,
+        batch: str = "group",
+        settings: Mapping[str, Any] | None = None,
         log_path: Path | None = None,
         load_timeout: float = 300.0,
     ) -> None:
@@ -62,43 +99,71 @@ class RewardRunner:
                 f"{len(weights)} reward_weights for {len(specs)} rewards", hint="give one weight for each reward"
             )
         self.names = _distinct([spec.name for spec in specs])
-        self.weights = dict(zip(self.names, weights or [1.0] * len(specs)))
         self.log_path = log_path
-        self.failures = {name: Failures() for name in self.names}
-        self._latencies: dict[str, deque[float]] = {name: deque(maxlen=RECENT_CALLS) for name in self.names}
-        self._seen: dict[str, set[str]] = {name: set() for name in self.names}
-        self._workers = {
-            name: RewardWorker(spec, name, timeout=timeout, load_timeout=load_timeout, log_path=log_path)
-            for name, spec in zip(self.names, specs)
-        }
+        self.functions: dict[str, Function] = {}
+        for name, spec, weight in zip(self.names, specs, weights or [1.0] * len(specs)):
+            row = BUILTINS[str(spec.payload)] if spec.kind == "builtin" else None
+            pool = RewardPool(
+                spec,
+                name,
+                workers=row.workers if row else workers,
+                timeout=partial(_call_limit, timeout, row.seconds if row else 0.0),
+                settings=settings or {},
+                load_timeout=load_timeout,
+                log_path=log_path,
+            )
+            self.functions[name] = Function(name, weight, pool, by_step=batch == "step" and row is None)
+
+    @classmethod
+    def for_run(cls, specs: Sequence[RewardSpec], config: GRPOConfig, *, log_path: Path | None = None) -> RewardRunner:
+        """As the settings of a run say; the specs have their options already (`registry.with_options`)."""
+        return cls(
+            specs,
+            weights=config.reward_weights,
+            timeout=config.reward_timeout,
+            workers=config.reward_workers,
+            batch=config.reward_batch,
+            settings={"max_completion_length": config.max_completion_length, "sandbox": config.sandbox},
+            log_path=log_path,
+        )
+
+    @property
+    def failures(self) -> dict[str, Failures]:
+        """What went wrong with each function so far."""
+        return {name: function.failures for name, function in self.functions.items()}
 
     async def start(self) -> None:
         """Start all workers now instead of at their first call. Raises RewardError for a function that cannot load."""
-        await asyncio.gather(*(worker.start() for worker in self._workers.values()))
+        await asyncio.gather(*(function.pool.start() for function in self.functions.values()))
 
     async def score(self, group: Group) -> None:
-        """Fill `rewards`, `statuses` and `reward` of the group's rollouts.
+        """Fill `rewards`, `statuses`, `extra` and `reward` of the group's rollouts, and the group's `reward_versions`.
 
         The functions run at the same time; `group.rewards` chooses among them. `reward` is the weighted sum of the
-        scores that are numbers, and None when there is none.
+        scores that are numbers, and None when there is none. Functions that are called once a step are left to
+        `score_step`.
 
         Raises:
             RewardError: the group names a function that the run does not have, or the runner was closed.
         """
-        workers = self._chosen(group)
-        count = len(group.rollouts)
-        if not count:
-            return
-        inputs = as_inputs(group)
-        outcomes = await asyncio.gather(*(worker.call(inputs, count) for worker in workers))
         for rollout in group.rollouts:
-            rollout.rewards, rollout.statuses = {}, {}
-        for worker, outcome in zip(workers, outcomes):
-            self._note(worker.name, outcome)
-            for rollout, score in zip(group.rollouts, outcome.scores, strict=True):
-                rollout.rewards[worker.name], rollout.statuses[worker.name] = score.value, score.status
-        for rollout in group.rollouts:
-            rollout.reward = self._total(rollout.rewards)
+            rollout.rewards, rollout.statuses, rollout.extra, rollout.reward = {}, {}, {}, None
+        group.reward_versions = {}
+        await self._call([(function, [group]) for function in self._chosen(group) if not function.by_step])
+
+    async def score_step(self, groups: Sequence[Group]) -> None:
+        """Score all groups of a step, which `score` has seen before, by the functions that are called once a step.
+
+        Raises:
+            RewardError: as for `score`.
+        """
+        later = [function for function in self.functions.values() if function.by_step]
+        await self._call([(function, [g for g in groups if function in self._chosen(g)]) for function in later])
+
+    async def score_all(self, groups: Sequence[Group]) -> None:
+        """`score` each group, then `score_step`."""
+        await asyncio.gather(*map(self.score, groups))
+        await self.score_step(groups)
 
     def check_budget(self, groups: Sequence[Group], budget: float) -> None:
         """Stop a run whose rewards fail too often.
@@ -107,7 +172,7 @@ class RewardRunner:
             RewardError: a function failed for more than the share `budget` of the completions of these groups that it
                 was to score; the message has its first traceback.
         """
-        for name in self.names:
+        for name, function in self.functions.items():
             scores = _scores(groups, name)
             failed = sum(score.failed for score in scores)
             if scores and failed > budget * len(scores):
@@ -115,30 +180,29 @@ class RewardRunner:
                 raise RewardError(
                     f"reward function {name} failed for {failed} of {len(scores)} completions of this batch "
                     f"({100 * failed / len(scores):.3g}%; reward_error_budget allows {100 * budget:.3g}%). "
-                    f"Its first failure:\n{self.failures[name].first}",
+                    f"Its first failure:\n{function.failures.first}",
                     hint=f"fix the function, or raise --reward-error-budget{output}",
                 )
 
     def metrics(self, groups: Sequence[Group]) -> dict[str, Metric]:
-        """Metrics of these groups: (sum, count) pairs, and `latency_p99` in seconds over the latest calls."""
+        """Metrics of these groups and of what was logged since the last report: (sum, count) pairs, and plain numbers:
+        `latency_p99` in seconds over the latest calls, `restarts` and `misused_logs` since the start."""
         metrics: dict[str, Metric] = {}
-        for name in self.names:
-            scores = _scores(groups, name)
-            values = [score.value for score in scores if score.value is not None]
-            if values:
-                metrics[f"reward/{name}/mean"] = (sum(values), float(len(values)))
-            statuses = Counter(score.status for score in scores)
-            self._seen[name] |= set(statuses)  # once seen, a status is reported when it is 0 as well
-            for status in sorted(self._seen[name]) if scores else ():
-                metrics[f"reward/{name}/status/{status}"] = (float(statuses[status]), float(len(scores)))
-            if latencies := sorted(self._latencies[name]):
-                metrics[f"reward/{name}/latency_p99"] = latencies[math.ceil(0.99 * len(latencies)) - 1]
+        for name, function in self.functions.items():
+            for metric, value in self._metrics_of(function, _scores(groups, name)):
+                metrics[f"reward/{name}/{metric}"] = value
+        self.forget_logged()
         return metrics
+
+    def forget_logged(self) -> None:
+        """Leave what was logged until now out of the next report, such as that of an evaluation."""
+        for function in self.functions.values():
+            function.logged = {}
 
     def close(self) -> None:
         """Kill all workers, calls in progress included. Safe to call twice."""
-        for worker in self._workers.values():
-            worker.close()
+        for function in self.functions.values():
+            function.pool.close()
 
     def __enter__(self) -> RewardRunner:
         return self
@@ -148,45 +212,109 @@ class RewardRunner:
     ) -> None:
         self.close()
 
-    def _chosen(self, group: Group) -> list[RewardWorker]:
-        unknown = [name for name in group.rewards if name not in self._workers]
+    def _chosen(self, group: Group) -> list[Function]:
+        unknown = [name for name in group.rewards if name not in self.functions]
         if unknown:
             raise RewardError(
                 f"{group.prompt_id} is to be scored by {', '.join(unknown)}; this run has {', '.join(self.names)}",
                 hint="add it with --reward, or correct the row's rewards",
             )
-        return [worker for name, worker in self._workers.items() if not group.rewards or name in group.rewards]
+        return [function for name, function in self.functions.items() if not group.rewards or name in group.rewards]
 
-    def _note(self, name: str, outcome: Outcome) -> None:
-        self._latencies[name].append(outcome.seconds)
-        if outcome.error is None:
+    async def _call(self, calls: Sequence[tuple[Function, Sequence[Group]]]) -> None:
+        """One call of each function, at the same time, with all completions of its groups."""
+        calls = [(function, groups) for function, groups in calls if any(group.rollouts for group in groups)]
+        counts = [sum(len(group.rollouts) for group in groups) for _, groups in calls]
+        outcomes = await asyncio.gather(
+            *(function.pool.call(as_inputs(*groups), count) for (function, groups), count in zip(calls, counts))
+        )
+        for (function, groups), outcome in zip(calls, outcomes):
+            self._note(function, outcome)
+            self._record(function, groups, outcome)
+
+    def _record(self, function: Function, groups: Sequence[Group], outcome: Outcome) -> None:
+        """What a call gave, to the rollouts it was about."""
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        for i, (rollout, score) in enumerate(zip(rollouts, outcome.scores, strict=True)):
+            rollout.rewards[function.name], rollout.statuses[function.name] = score.value, score.status
+            rollout.extra.update({column: values[i] for column, values in outcome.extra.items()})
+            rollout.reward = self._total(rollout)
+        for group in groups:
+            if outcome.version:
+                group.reward_versions[function.name] = outcome.version
+
+    def _note(self, function: Function, outcome: Outcome) -> None:
+        """Count what went wrong, and write it into the log."""
+        function.latencies.append(outcome.seconds)
+        for metric, (total, counted) in outcome.metrics.items():
+            before = function.logged.get(metric, (0.0, 0.0))
+            function.logged[metric] = (before[0] + total, before[1] + counted)
+        for note in outcome.notes:
+            function.misused_logs += note.startswith("log_")
+            if note not in function.notes and len(function.notes) < MOST_NOTES:  # once a run
+                function.notes.add(note)
+                self._write(f"reward function {function.name}: {note}")
+        failed = [score for score in outcome.scores if score.failed]
+        function.failures.count += len(failed)
+        if not failed:
             return
-        failures = self.failures[name]
-        failures.count += sum(score.failed for score in outcome.scores)
-        failures.first = failures.first or outcome.error
+        error = outcome.error or f"{len(failed)} of {len(outcome.scores)} completions: {failed[0].status}"
+        function.failures.first = function.failures.first or error
+        self._write(f"reward function {function.name} failed: {error}")
+
+    def _write(self, line: str) -> None:
         if self.log_path is None:
             return
         with contextlib.suppress(OSError), self.log_path.open("a") as log:  # a full disk: it is counted all the same
-            log.write(f"reward function {name} failed: {outcome.error}\n")
+            log.write(f"{line}\n")
 
-    def _total(self, rewards: dict[str, float | None]) -> float | None:
-        scored = [self.weights[name] * value for name, value in rewards.items() if value is not None]
+    def _total(self, rollout: Rollout) -> float | None:
+        values = [(function.weight, rollout.rewards.get(name)) for name, function in self.functions.items()]
+        scored = [weight * value for weight, value in values if value is not None]
         return sum(scored) if scored else None
 
+    def _metrics_of(self, function: Function, scores: Sequence[Score]) -> Iterator[tuple[str, Metric]]:
+        """(name, value) of each metric of a function; `scores` are those of the step."""
+        values = [score.value for score in scores if score.value is not None]
+        if values:
+            yield "mean", (sum(values), float(len(values)))
+        statuses = Counter(score.status for score in scores)
+        function.statuses |= set(statuses)
+        for status in sorted(function.statuses) if scores else ():
+            yield f"status/{status}", (float(statuses[status]), float(len(scores)))
+        yield from function.logged.items()
+        if latencies := sorted(function.latencies):
+            yield "latency_p99", latencies[math.ceil(0.99 * len(latencies)) - 1]
+        if function.pool.restarts:
+            yield "restarts", float(function.pool.restarts)
+        if function.misused_logs:
+            yield "misused_logs", float(function.misused_logs)
 
-def as_inputs(group: Group) -> dict[str, list[Any]]:
-    """The arguments of a reward function for one group, one item a rollout, in TRL's shape: conversational prompts are
-    message lists and completions `[{"role": "assistant", "content": text}]`; plain ones are strings."""
-    count = len(group.rollouts)
-    chat = group.messages is not None
-    texts = [rollout.completion for rollout in group.rollouts]
-    columns = {name: [value] * count for name, value in group.columns.items()}
-    return {
-        **columns,
-        "prompts": [group.messages if chat else group.prompt] * count,
-        "completions": [[{"role": "assistant", "content": text}] if chat else text for text in texts],
-        "completion_ids": [rollout.completion_ids for rollout in group.rollouts],
+
+def as_inputs(*groups: Group) -> dict[str, list[Any]]:
+    """The arguments of a reward function, one item a rollout, in TRL's shape: conversational prompts are message lists
+    and completions `[{"role": "assistant", "content": text}]`; plain ones are strings. A column that only some of the
+    groups have is None for the others."""
+    columns = dict.fromkeys(name for group in groups for name in group.columns)
+    inputs: dict[str, list[Any]] = {
+        name: [group.columns.get(name) for group in groups for _ in group.rollouts] for name in columns
     }
+    prompts = ([group.prompt if group.messages is None else group.messages] * len(group.rollouts) for group in groups)
+    return {
+        **inputs,
+        "prompts": list(chain.from_iterable(prompts)),
+        "completions": [_completion(group, rollout) for group in groups for rollout in group.rollouts],
+        "completion_ids": [rollout.completion_ids for group in groups for rollout in group.rollouts],
+    }
+
+
+def _completion(group: Group, rollout: Rollout) -> Any:
+    return rollout.completion if group.messages is None else [{"role": "assistant", "content": rollout.completion}]
+
+
+def _call_limit(timeout: float, seconds: float, count: int) -> float:
+    """What a call with `count` completions may take; `seconds`: what the function lets one completion take, 0: unknown."""
+    return max(timeout, count * seconds + MARGIN) if seconds else timeout
 
 
 def _scores(groups: Sequence[Group], name: str) -> list[Score]:

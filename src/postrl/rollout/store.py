@@ -1,6 +1,7 @@
 """Stored rollouts: RUN/rollouts/step_000001.parquet, enough to read, to rescore and to replay.
 
-Columns are fixed (`SCHEMA`), and reward columns follow: reward/<name>, status/<name>, reward_version/<name>.
+Columns are fixed, and those of the rewards follow: reward/<name>, status/<name>, reward_version/<name>, and extra/<column>
+(JSON) for what reward functions gave to `log_extra`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from postrl import __version__
 from postrl.errors import DataError, UsageError
 from postrl.types import Group, Rollout, VersionSpan
 
 
-def schema(names: Sequence[str]) -> Any:
-    """The columns of a rollouts file whose rewards are called `names`."""
+def schema(names: Sequence[str], extra: Sequence[str] = ()) -> Any:
+    """The columns of a rollouts file whose rewards are called `names`, with columns `extra` of theirs."""
     import pyarrow as pa
 
     spans = pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))
@@ -29,6 +29,7 @@ def schema(names: Sequence[str]) -> Any:
         ("weight_version_first", pa.int32()), ("weight_version_last", pa.int32()), ("staleness", pa.int32()),
         ("finish_reason", pa.string()), ("prompt_tokens", pa.int32()), ("completion_tokens", pa.int32()),
         ("reward", pa.float64()), ("advantage", pa.float32()), ("dropped", pa.string()), ("dataset_columns", pa.string()),
+        ("rewards", pa.list_(pa.string())),
     ]  # fmt: skip
     for name in names:
         columns += [
@@ -36,7 +37,7 @@ def schema(names: Sequence[str]) -> Any:
             (f"status/{name}", pa.string()),
             (f"reward_version/{name}", pa.string()),
         ]
-    return pa.schema(columns)
+    return pa.schema(columns + [(f"extra/{column}", pa.string()) for column in extra])
 
 
 def write_rollouts(folder: Path, step: int, split: str, groups: Sequence[Group]) -> Path:
@@ -45,11 +46,12 @@ def write_rollouts(folder: Path, step: int, split: str, groups: Sequence[Group])
     import pyarrow.parquet as pq
 
     names = sorted({name for group in groups for rollout in group.rollouts for name in rollout.statuses})
+    extra = sorted({column for group in groups for rollout in group.rollouts for column in rollout.extra})
     rows = [_row(step, split, group, rollout, names) for group in groups for rollout in group.rollouts]
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / (f"step_{step:06d}.parquet" if split == "train" else f"{split}_{step:06d}.parquet")
     temporary = target.with_suffix(".writing")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema(names)), temporary)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema(names, extra)), temporary)
     os.replace(temporary, target)
     return target
 
@@ -79,11 +81,13 @@ def _row(step: int, split: str, group: Group, rollout: Rollout, names: Sequence[
         "advantage": rollout.advantage,
         "dropped": rollout.dropped,
         "dataset_columns": json.dumps(group.columns, default=str),
+        "rewards": list(group.rewards),
+        **{f"extra/{column}": json.dumps(value) for column, value in rollout.extra.items()},
     }
     for name in names:
         row[f"reward/{name}"] = rollout.rewards.get(name)
         row[f"status/{name}"] = rollout.statuses.get(name)
-        row[f"reward_version/{name}"] = f"postrl {__version__}" if name in rollout.statuses else None
+        row[f"reward_version/{name}"] = group.reward_versions.get(name) if name in rollout.statuses else None
     return row
 
 
@@ -102,6 +106,7 @@ def read_rollouts(path: Path) -> list[Group]:
         for row in rows:
             group = groups.setdefault(row["group_id"], _group(row))
             group.rollouts.append(_rollout(row))
+            group.reward_versions.update(_by_name(row, "reward_version/"))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise DataError(
             f"{path} is not a file of stored rollouts: {error}", hint="give the folder of a postrl run"
@@ -111,13 +116,12 @@ def read_rollouts(path: Path) -> list[Group]:
 
 def _group(row: dict[str, Any]) -> Group:
     messages = None if row["messages"] is None else json.loads(row["messages"])
-    return Group(row["prompt_id"], row["group_id"], row["prompt"], messages, json.loads(row["dataset_columns"]), [])
+    columns, rewards = json.loads(row["dataset_columns"]), tuple(row.get("rewards") or ())
+    return Group(row["prompt_id"], row["group_id"], row["prompt"], messages, columns, [], rewards)
 
 
 def _rollout(row: dict[str, Any]) -> Rollout:
-    names = [
-        column.removeprefix("status/") for column in row if column.startswith("status/") and row[column] is not None
-    ]
+    statuses = _by_name(row, "status/")
     return Rollout(
         prompt_id=row["prompt_id"],
         sample_index=row["sample_index"],
@@ -128,13 +132,19 @@ def _rollout(row: dict[str, Any]) -> Rollout:
         finish_reason=row["finish_reason"],
         loss_mask=row["loss_mask"],
         completion=row["completion"],
-        rewards={name: row[f"reward/{name}"] for name in names},
-        statuses={name: row[f"status/{name}"] for name in names},
+        rewards={name: row[f"reward/{name}"] for name in statuses},
+        statuses=statuses,
         reward=row["reward"],
+        extra={name: json.loads(value) for name, value in _by_name(row, "extra/").items()},
         advantage=row["advantage"],
         staleness=row["staleness"],
         dropped=row["dropped"],
     )
+
+
+def _by_name(row: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """The columns `prefix`<name> of a row that hold something, by name."""
+    return {name.removeprefix(prefix): row[name] for name in row if name.startswith(prefix) and row[name] is not None}
 
 
 def stored_steps(run: str | Path) -> list[Path]:

@@ -1,0 +1,68 @@
+"""The built-in rewards: a row each, and nothing of them is imported before it is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Columns = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A reward that ships with postrl: a function `f(completions, <columns it needs>, *, <options>) -> list[Score]`.
+
+    A column of the data never fills an option: those come from `--reward-arg` and, under the same name, from the
+    settings of the run.
+    """
+
+    target: str
+    """Where the function is: `module:function`."""
+    seconds: float = 0.0
+    """What it lets one completion take: it limits itself. A call may take `reward_timeout`, or this for each of its
+    completions where that is more."""
+    workers: int = 1
+    """Processes it has."""
+    scorable: Callable[[Columns], bool] | None = None
+    """Whether it can score completions of a row with these columns. None: it shapes, and needs nothing of the row."""
+
+
+def _by_arithmetic(columns: Columns) -> bool:
+    from postrl.rewards.arithmetic import arithmetic_reward
+
+    (score,) = arithmetic_reward([""], [columns.get("answer")])
+    return score.status != "gold_unscorable"
+
+
+def _by_math(columns: Columns) -> bool:
+    from postrl.rewards.math import scorable
+
+    return scorable(columns.get("answer"))
+
+
+def _by_code(columns: Columns) -> bool:
+    from postrl.rewards.code import scorable
+
+    return scorable(columns)
+
+
+BUILTINS = {
+    "arithmetic": Builtin("postrl.rewards.arithmetic:arithmetic_reward", scorable=_by_arithmetic),
+    "math": Builtin(
+        "postrl.rewards.math:math_reward",
+        seconds=5.0,
+        workers=min(8, max(1, (os.cpu_count() or 1) // 2)),
+        scorable=_by_math,
+    ),
+    "code": Builtin("postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code),  # runs samples in parallel
+    "format": Builtin("postrl.rewards.shaping:format_reward"),
+    "soft_overlong": Builtin("postrl.rewards.shaping:soft_overlong_punishment"),
+    "cosine": Builtin(  # math is what its verifier is by default, 30 s what one may take
+        "postrl.rewards.shaping:cosine_length_reward", seconds=30.0, scorable=_by_math
+    ),
+    "repetition": Builtin("postrl.rewards.shaping:repetition_penalty"),
+}
+VERIFIERS = ("arithmetic", "math", "code")
+"""Those that say right or wrong: their mean is an accuracy."""

@@ -1,0 +1,62 @@
+"""Which rows of the data can be scored: found before anything is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from postrl.errors import DataError
+from postrl.rewards.builtin import BUILTINS, VERIFIERS
+from postrl.rewards.registry import RewardSpec
+from postrl.types import Prompt
+
+
+def scorable_rows(prompts: Sequence[Prompt], specs: Sequence[RewardSpec]) -> tuple[list[Prompt], list[str]]:
+    """The prompts that the rewards of the run can score, and the ids of the others.
+
+    A row stays when a verifier that scores it accepts its columns (rows of several data sets may each have their own),
+    or when a function of the user's scores it, which may do so in its own way. What only shapes does not make a row
+    usable where there is a verifier.
+
+    Raises:
+        DataError: nothing is left of one of the data sets.
+    """
+    users = {spec.name for spec in specs if spec.kind != "builtin"}
+    checks = {spec.name: check for spec in specs if (check := _check_of(spec)) is not None}
+    every = tuple(spec.name for spec in specs)
+
+    def usable(prompt: Prompt) -> bool:
+        names = prompt.rewards or every
+        verifiers = [checks[name] for name in names if name in checks]
+        return not verifiers or not users.isdisjoint(names) or any(check(prompt.columns) for check in verifiers)
+
+    kept: list[Prompt] = []
+    left_out: list[Prompt] = []
+    for prompt in prompts:
+        (kept if usable(prompt) else left_out).append(prompt)
+    gone = {_data_set(prompt) for prompt in left_out} - {_data_set(prompt) for prompt in kept}
+    if gone:
+        first = next(prompt for prompt in left_out if _data_set(prompt) in gone)
+        scorers = " or ".join(name for name in first.rewards or every if name in checks)
+        raise DataError(
+            f"no row of {', '.join(sorted(gone))} can be scored by {scorers}; {first.prompt_id} has {_shown(first.columns)}",
+            hint="math and arithmetic compare with the column answer (--answer-column chooses another), code runs the column "
+            "tests of the kind test_type; or choose another --reward",
+        )
+    return kept, [prompt.prompt_id for prompt in left_out]
+
+
+def _check_of(spec: RewardSpec) -> Callable[[dict[str, Any]], bool] | None:
+    """What says whether a verifier can score a row; `cosine` has one of its own."""
+    if spec.kind != "builtin":
+        return None
+    verifier = spec.options.get("verifier")
+    return BUILTINS[verifier if verifier in VERIFIERS else str(spec.payload)].scorable
+
+
+def _data_set(prompt: Prompt) -> str:
+    return prompt.prompt_id.rpartition(":")[0]
+
+
+def _shown(columns: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {value!r:.60}" for name, value in columns.items()) or "no column but the prompt"
