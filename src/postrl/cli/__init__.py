@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from postrl import __version__
-from postrl.cli import env, grpo, processes, serve
+from postrl.cli import env, grpo, init, processes, rescore, reward, serve
 from postrl.errors import PostrlError
 
 app = typer.Typer(
@@ -40,6 +40,9 @@ def _root(
 
 grpo.add_to(app)
 serve.add_to(app)
+init.add_to(app)
+reward.add_to(app)
+rescore.add_to(app)
 env.add_to(app)
 processes.add_to(app)
 

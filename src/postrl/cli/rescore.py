@@ -1,0 +1,220 @@
+"""`postrl rescore`: a finished run's completions under another reward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from postrl.cli.options import SettingsCommand
+from postrl.cli.reward import Debug, Json, RewardArg
+from postrl.config import REWARD
+from postrl.errors import UsageError
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig
+    from postrl.rescore import Comparison
+    from postrl.rewards.registry import RewardSpec
+    from postrl.rewards.runner import RewardRunner
+
+HELP = """Score the stored completions of RUN, the folder of a finished run, again, and show what changes. The run itself is not modified.
+
+Without --reward the run's own rewards are used, which must give the same scores again: exit code 0 when all do, else 1.
+With --reward: exit code 1 when a score failed.
+
+\b
+  postrl rescore runs/mine
+  postrl rescore runs/mine --reward rewards.py:score
+  postrl rescore runs/mine --reward rewards.py:score --write     # keeps the new scores
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        name="rescore", cls=SettingsCommand, help=HELP, short_help="Score a run's completions with another reward."
+    )(rescore)
+
+
+def rescore(
+    run: Annotated[Path, typer.Argument(metavar="RUN", hidden=True)],
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="As for `postrl grpo`; default: the run's own.", rich_help_panel=REWARD),
+    ] = None,
+    reward_weights: Annotated[
+        list[float] | None, typer.Option(metavar="X", help="One for each --reward.", rich_help_panel=REWARD)
+    ] = None,
+    reward_arg: RewardArg = None,
+    reward_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Seconds a call may take; default: the run's.", rich_help_panel=REWARD),
+    ] = None,
+    steps: Annotated[str | None, typer.Option(metavar="A-B", help="Only these steps: 7, 3-10, 3- or -10.")] = None,
+    examples: Annotated[int, typer.Option(min=0, metavar="N", help="Completions to show.")] = 5,
+    write: Annotated[bool, typer.Option("--write", help="Write RUN/rescored/<rewards>.parquet.")] = False,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write there instead.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    from postrl.cli.reward import show_failures, write_json
+    from postrl.cli.tables import bar
+    from postrl.rescore import Comparison, steps_of
+    from postrl.rewards.runner import RewardRunner
+
+    files = steps_of(run, steps)
+    specs, config = _rewards(run, reward or [], reward_weights or [], reward_arg or [])
+    config.reward_timeout = reward_timeout or config.reward_timeout
+    comparison = Comparison(examples)
+    with RewardRunner.for_run(specs, config) as runner, bar("step", len(files)) as done:
+        target = _target(run, output, write, runner.names)
+        written = _run(runner, files, comparison, target, done)
+    result = {"run": str(run), "rewards": list(runner.names), "own": not reward, "output": written}
+    if as_json:
+        write_json({**result, **summary(comparison)})
+    else:
+        _show(comparison, result)
+    show_failures(runner)
+    same = comparison.reproduced if not reward else not comparison.failed
+    raise typer.Exit(0 if same else 1)
+
+
+def _rewards(
+    run: Path, names: Sequence[str], weights: Sequence[float], args: Sequence[str]
+) -> tuple[list[RewardSpec], GRPOConfig]:
+    """What to score with, and the run's settings, with the new weights in place of its own."""
+    from dataclasses import replace
+
+    from postrl.cli.reward import reward_specs
+    from postrl.rescore import own_rewards, run_config
+    from postrl.rewards.registry import with_options
+
+    config = run_config(run)
+    if names:
+        return reward_specs(names, args), replace(config, reward=list(names), reward_weights=list(weights))
+    if weights:
+        raise UsageError("--reward-weights without --reward", hint="give one for each --reward")
+    return with_options(own_rewards(run), args), config
+
+
+def _target(run: Path, output: Path | None, write: bool, names: Sequence[str]) -> Path | None:
+    """Where to write; None: nowhere."""
+    from postrl.run_folder import RunFolder
+
+    target = output or (run / "rescored" / f"{'+'.join(names)}.parquet" if write else None)
+    if target is None:
+        return None
+    if RunFolder(run).rollouts.resolve() in target.resolve().parents:
+        raise UsageError(f"{target} lies among the run's own rollouts", hint="choose another file with --output")
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder", hint="--output takes the name of a Parquet file")
+    return target
+
+
+def _run(
+    runner: RewardRunner, files: Sequence[Path], comparison: Comparison, target: Path | None, done: Any
+) -> str | None:
+    from postrl.rescore import rescore, write_rescored
+
+    scored = rescore(runner, files, comparison, done=done)
+    if target is None:
+        for _ in scored:
+            pass
+        return None
+    write_rescored(target, scored, runner.names)
+    return str(target)
+
+
+def summary(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as JSON values."""
+    names = list(dict.fromkeys([*comparison.before, *comparison.after]))
+    sides = {"before": comparison.before, "after": comparison.after}
+    return {
+        "completions": comparison.completions,
+        "left_out": comparison.left_out,
+        "changed": comparison.changed,
+        "failed": comparison.failed,
+        "reproduced": comparison.reproduced,
+        "groups": comparison.groups,
+        "group_changes": dict(comparison.group_changes),
+        "scores": {
+            name: {
+                side: {"mean": tally[name].mean, "scored": tally[name].count, "statuses": dict(tally[name].statuses)}
+                for side, tally in sides.items()
+                if name in tally
+            }
+            for name in names
+        },
+        "examples": [asdict(change) for change in comparison.examples],
+    }
+
+
+def _show(comparison: Comparison, result: dict[str, Any]) -> None:
+    from postrl.rescore import GROUP_CHANGES
+
+    _show_means(comparison)
+    _show_statuses(comparison)
+    _show_examples(comparison)
+    groups = comparison.groups
+    typer.echo(f"{comparison.changed} of {comparison.completions} completions have another reward")
+    for change, meaning in GROUP_CHANGES.items():
+        if comparison.group_changes[change]:
+            typer.echo(f"{comparison.group_changes[change]} of {groups} groups: {meaning}")
+    if comparison.left_out:
+        typer.echo(f"{comparison.left_out} completions left out: their rows are not for these rewards")
+    if result["own"] and comparison.reproduced:
+        typer.echo("the run's rewards are reproduced exactly")
+    elif result["own"]:
+        typer.echo(
+            f"the run's rewards are NOT reproduced: {comparison.differing} completions have other scores or statuses"
+        )
+    if result["output"]:
+        typer.echo(f"wrote {result['output']}")
+
+
+def _show_means(comparison: Comparison) -> None:
+    from postrl.cli.tables import Column, show
+
+    rows = []
+    for name in dict.fromkeys([*comparison.before, *comparison.after]):
+        old, new = (side.get(name) for side in (comparison.before, comparison.after))
+        rows.append([name, *(cell for tally in (old, new) for cell in _mean(tally))])
+    columns = [Column("mean"), Column("before", right=True), Column("scored", right=True)]
+    show([*columns, Column("after", right=True), Column("scored", right=True)], rows)
+    typer.echo()
+
+
+def _mean(tally: Any) -> list[Any]:
+    return [None, None] if tally is None else [tally.mean, tally.count]
+
+
+def _show_statuses(comparison: Comparison) -> None:
+    from postrl.cli.tables import Column, show
+
+    rows = []
+    for name in dict.fromkeys([*comparison.before, *comparison.after]):
+        old, new = (side[name].statuses if name in side else {} for side in (comparison.before, comparison.after))
+        rows += [[name, status, old.get(status, 0), new.get(status, 0)] for status in sorted({*old, *new})]
+    show([Column("reward"), Column("status"), Column("before", right=True), Column("after", right=True)], rows)
+    typer.echo()
+
+
+def _show_examples(comparison: Comparison) -> None:
+    from postrl.cli.tables import Column, show
+
+    if not comparison.examples:
+        return
+    columns = [Column("step", right=True), Column("prompt", wide=True), Column("completion", wide=True)]
+    columns += [Column("before", right=True), Column("after", right=True), Column("status")]
+    rows = [
+        [c.step, c.prompt, c.completion, c.before, c.after, _statuses(c.status_before, c.status_after)]
+        for c in comparison.examples
+    ]
+    show(columns, rows, title="largest changes")
+    typer.echo()
+
+
+def _statuses(before: str, after: str) -> str:
+    return after if before == after else f"{before} -> {after}"
