@@ -14,6 +14,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from postrl.rewards.code import candidate as _candidate  # noqa: F401 (imported here for their bytecode, which is
+from postrl.rewards.code import tester as _tester  # noqa: F401 cached then: no process of a sample can write it)
 from postrl.rewards.code.extract import Program
 from postrl.rewards.code.sandbox import Contained, Finished, Limits, Sandbox
 from postrl.rewards.code.suite import Suite

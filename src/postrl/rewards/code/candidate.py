@@ -10,10 +10,13 @@ import builtins
 import importlib
 import sys
 import types
-from collections.abc import Callable
-from typing import Any
 
 from postrl.rewards.code import prelude, wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 LONGEST_TEXT = 2000
 OPERATIONS: dict[str, Callable[..., Any]] = {}

@@ -10,12 +10,13 @@ own decision is refused with a TypeError, which fails the test:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any
-
 from postrl.rewards.code import prelude
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from typing import Any
+
     from postrl.rewards.code.tester import Tests
 
 READABLE = {

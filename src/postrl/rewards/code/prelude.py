@@ -7,10 +7,12 @@ built-in is replaced, and nothing is imported in vain. Used in the candidate's p
 from __future__ import annotations
 
 import builtins
-import linecache
 import types
-from collections.abc import Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 MODULES = {
     "abc", "array", "asyncio", "base64", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "csv",
@@ -84,20 +86,15 @@ def mentioned(code: types.CodeType) -> set[str]:
 
 
 def compile_first(alternatives: Sequence[Sequence[str]]) -> list[types.CodeType]:
-    """The code of the first alternative whose sources all compile; the last source is known as `solution.py`.
+    """The code of the first alternative whose sources all compile.
 
     Raises:
         SyntaxError: none does.
     """
     problem: Exception | None = None
     for sources in alternatives:
-        names = [*(f"starter{number}.py" for number in range(1, len(sources))), "solution.py"]
         try:
-            codes = [compile(s, name, "exec", dont_inherit=True) for s, name in zip(sources, names)]
+            return [compile(source, "solution.py", "exec", dont_inherit=True) for source in sources]
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
             problem = problem or error
-            continue
-        for source, name in zip(sources, names):  # for tracebacks and inspect
-            linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        return codes
     raise SyntaxError(f"{type(problem).__name__}: {problem}")

@@ -73,8 +73,8 @@ def read_suite(tests: tuple[str, ...], entry_point: str | None = None, starter: 
     tested = used - bound - AMBIENT - own.keys()
     if entry:
         tested.add(entry)
-    called = _called(ast.parse(test) for test in code) & AMBIENT - bound  # a data set's own `sum`
-    tested = tested or called - WRAPPERS or called
+    called = _called(ast.parse(test) for test in code) & AMBIENT - bound - WRAPPERS
+    tested = tested or called  # a data set's own `sum`
     marks = _Marks()
     return Suite(
         tests=tuple((marks.marked(test), _counts(test)) for test in code),

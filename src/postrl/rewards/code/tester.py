@@ -11,10 +11,13 @@ import builtins
 import json
 import os
 import sys
-from typing import Any
 
 from postrl.rewards.code import prelude, wire
 from postrl.rewards.code.handles import COUNTERPARTS, Handle, handle_class
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 REACHED, RAN = "_postrl_reached", "_postrl_ran"
 """Sets in the namespace of the tests, filled by statements that `suite` puts beside the assertions in loops."""
@@ -78,9 +81,12 @@ class Tests(wire.Peer):
 
     def ask(self, operation: str, handle: Handle, *operands: Any) -> Any:
         """A request about an object of the candidate."""
-        if operation != "get" or handle._kind != "function":  # to read a function's name is not to call it
-            self.touched.add(handle._number)
-        return self.request(operation, handle, *operands)
+        known = handle._number in self.touched
+        try:
+            return self.request(operation, handle, *operands)
+        finally:
+            if operation == "get" and handle._kind == "function" and not known:
+                self.touched.discard(handle._number)  # to read a function's name is not to call it
 
     def under_test(self, handle: Handle) -> bool:
         """Whether it is a class that the tests name, or an instance of one."""

@@ -21,16 +21,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict, deque
+
+TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    Packer = Callable[["Pack", Any], list[Any]]
+    Unpacker = Callable[["Unpack", list[Any]], Any]
 
 LARGEST_FRAME = 16 << 20
 """Bytes. A longer one breaks the connection."""
 PLAIN_INT = 1 << 63
 """Integers beyond it cross as hexadecimal text, which has no limit of digits and takes linear time."""
-
-Packer = Callable[["Pack", Any], list[Any]]
-Unpacker = Callable[["Unpack", list[Any]], Any]
 
 NAMED = {
     kind.__name__: kind
@@ -290,22 +294,16 @@ def _refill_deque(container: Any, items: Any) -> None:
     container.extend(items)
 
 
-def _containers() -> dict[type, tuple[str, Packer, tuple[Any, Callable[..., Any]]]]:
-    from collections import Counter, OrderedDict, defaultdict, deque
-
-    return {
-        list: ("list", lambda pack, x: [pack.values(x)], (list, _replace)),
-        dict: ("dict", _pairs, (dict, _refill_mapping)),
-        set: ("set", lambda pack, x: [pack.values(x)], (set, _refill_set)),
-        bytearray: ("bytearray", lambda pack, x: [x.decode("latin-1")], (bytearray, _replace)),
-        deque: ("deque", lambda pack, x: [pack.values(x), x.maxlen], (lambda size: deque(maxlen=size), _refill_deque)),
-        OrderedDict: ("OrderedDict", _pairs, (OrderedDict, _refill_mapping)),
-        Counter: ("Counter", _pairs, (Counter, _refill_mapping)),
-        defaultdict: ("defaultdict", _pack_defaultdict, (defaultdict, _refill_mapping)),
-    }  # fmt: skip
-
-
-CONTAINERS = _containers()
+CONTAINERS: dict[type, tuple[str, Packer, tuple[Any, Callable[..., Any]]]] = {
+    list: ("list", lambda pack, x: [pack.values(x)], (list, _replace)),
+    dict: ("dict", _pairs, (dict, _refill_mapping)),
+    set: ("set", lambda pack, x: [pack.values(x)], (set, _refill_set)),
+    bytearray: ("bytearray", lambda pack, x: [x.decode("latin-1")], (bytearray, _replace)),
+    deque: ("deque", lambda pack, x: [pack.values(x), x.maxlen], (lambda size: deque(maxlen=size), _refill_deque)),
+    OrderedDict: ("OrderedDict", _pairs, (OrderedDict, _refill_mapping)),
+    Counter: ("Counter", _pairs, (Counter, _refill_mapping)),
+    defaultdict: ("defaultdict", _pack_defaultdict, (defaultdict, _refill_mapping)),
+}  # fmt: skip
 BY_TAG = {tag: (kind, make, fill) for kind, (tag, _, (make, fill)) in CONTAINERS.items()}
 MAPPINGS = {"dict", "OrderedDict", "Counter", "defaultdict"}
 
