@@ -82,7 +82,7 @@ class Rollout:
     statuses: dict[str, str] = field(default_factory=dict)
     """How each score came about: correct, wrong, no_answer, scored, timeout, infra_error, ..."""
     reward: float | None = None
-    """Weighted sum of `rewards`; None when no function could score it."""
+    """Weighted sum of `rewards`; None when no function could score it, or one of them failed."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What reward functions gave to `log_extra` for it, by column; JSON values."""
     advantage: float = 0.0

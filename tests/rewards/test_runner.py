@@ -154,6 +154,18 @@ def test_the_reward_is_the_weighted_sum_of_what_was_scored():
     assert statuses(g, "second_is_none") == ["scored", "none", "none"]
 
 
+def test_a_function_that_failed_voids_the_sum_and_one_that_has_nothing_to_say_does_not():
+    """Left out of the sum, the part of the failed one would be a silent 0."""
+
+    def second_fails(completions):
+        return [0.5, "broken", None]
+
+    with runner(functions.length, second_fails) as rewards:
+        g = group("a", "b", "c")
+        score(rewards, g)
+    assert [rollout.reward for rollout in g.rollouts] == [1.5, None, 1.0]
+
+
 def test_a_group_may_choose_its_rewards():
     with runner(functions.length, "math", "arithmetic") as rewards:
         g = group("#### 7", answer="#### 7", rewards=("math",))
@@ -565,12 +577,12 @@ def test_what_an_evaluation_logs_is_not_the_next_steps():
 def test_each_score_carries_the_version_of_what_gave_it(tmp_path):
     (tmp_path / "r.py").write_text("def f(completions, scale=1): return [1.0] * len(completions)\n")
     digest = hashlib.sha256((tmp_path / "r.py").read_bytes()).hexdigest()[:12]
-    specs = with_options(
-        [resolve("arithmetic"), resolve(f"{tmp_path}/r.py:f"), resolve(functions.length)], ["f.scale=2"]
-    )
-    with RewardRunner(specs, timeout=PATIENCE) as rewards:
+    names = ["arithmetic", "cosine", f"{tmp_path}/r.py:f", functions.length]
+    specs = with_options([resolve(name) for name in names], ["f.scale=2", "cosine.verifier=arithmetic"])
+    with RewardRunner(specs, timeout=PATIENCE, settings={"max_completion_length": 9}) as rewards:
         score(rewards, g := group("7", answer=7))
     assert g.reward_versions["arithmetic"] == f"arithmetic, postrl {__version__}"
+    assert g.reward_versions["cosine"] == f"shaping 1, arithmetic, postrl {__version__}, verifier=arithmetic"
     assert g.reward_versions["f"] == f"sha256 {digest}, scale=2"
     assert re.fullmatch("sha256 [0-9a-f]{12}", g.reward_versions["length"])
 

@@ -140,8 +140,8 @@ class RewardRunner:
         """Fill `rewards`, `statuses`, `extra` and `reward` of the group's rollouts, and the group's `reward_versions`.
 
         The functions run at the same time; `group.rewards` chooses among them. `reward` is the weighted sum of the
-        scores that are numbers, and None when there is none. Functions that are called once a step are left to
-        `score_step`.
+        scores that are numbers; None when there is none, or when a function failed. Functions that are called once a
+        step are left to `score_step`.
 
         Raises:
             RewardError: the group names a function that the run does not have, or the runner was closed.
@@ -269,6 +269,9 @@ class RewardRunner:
             log.write(f"{line}\n")
 
     def _total(self, rollout: Rollout) -> float | None:
+        """The weighted sum. A function that failed voids it: left out, its part would be a 0 that nobody gave."""
+        if any(score.failed for score in map(Score, rollout.rewards.values(), rollout.statuses.values())):
+            return None
         values = [(function.weight, rollout.rewards.get(name)) for name, function in self.functions.items()]
         scored = [weight * value for weight, value in values if value is not None]
         return sum(scored) if scored else None

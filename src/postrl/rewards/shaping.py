@@ -190,6 +190,17 @@ def cosine_length_reward(
     return scores
 
 
+def _cosine_version(verifier: str = "math", sandbox: str = "auto") -> str:
+    """With that of its verifier."""
+    from postrl.rewards.registry import load, resolve
+    from postrl.rewards.version import own_version
+
+    return f"{VERSION}, {own_version(verifier, load(resolve(verifier)), {'sandbox': sandbox})}"
+
+
+cosine_length_reward.version = _cosine_version  # type: ignore[attr-defined]
+
+
 def _verdicts(verifier: str, inputs: dict[str, Any], sandbox: str) -> list[Score]:
     """What a built-in verifier says, called with the columns that it names."""
     from postrl.rewards.registry import load, resolve

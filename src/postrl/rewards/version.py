@@ -26,11 +26,12 @@ def version_of(spec: RewardSpec, function: Callable[..., Any], constants: Mappin
     """
     options = "".join(f", {name}={value}" for name, value in sorted(spec.options.items()))
     if spec.kind == "builtin":
-        return f"{_own_version(str(spec.payload), function, constants)}, postrl {__version__}{options}"
+        return f"{own_version(str(spec.payload), function, constants)}, postrl {__version__}{options}"
     return f"sha256 {hashlib.sha256(_source(spec, function)).hexdigest()[:12]}{options}"
 
 
-def _own_version(name: str, function: Callable[..., Any], constants: Mapping[str, Any]) -> str:
+def own_version(name: str, function: Callable[..., Any], constants: Mapping[str, Any]) -> str:
+    """What a built-in says of itself: its `version()`, else the VERSION of its module, else its name."""
     version = getattr(function, "version", None)
     if version is None:
         places = (BUILTINS[name].target.partition(":")[0], function.__module__)
