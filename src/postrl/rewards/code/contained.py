@@ -148,7 +148,7 @@ class Contained:
             SandboxError: the confinement failed; the program did not run.
         """
         talk = Conversation(self, stdin)
-        if not talk.until(lambda: b"running\n" in self._said or self._ended(), START_TIMEOUT):
+        if not talk.until(lambda: self._ended() or b"running\n" in self._said, START_TIMEOUT):
             raise SandboxError(f"a sandboxed program did not start within {START_TIMEOUT} s")
         in_time = talk.until(lambda: talk.overflow or self._ended(), wall)
         self.kill()
@@ -185,7 +185,7 @@ class Contained:
             return self._silent
 
     def _limit(self, status: int, milliseconds: int, peak: int) -> str | None:
-        if status in (-signal.SIGXCPU, -signal.SIGKILL) and milliseconds >= 990 * self.cpu:
+        if status == -signal.SIGXCPU or (status == -signal.SIGKILL and milliseconds > 950 * self.cpu):
             return "cpu"
         return "memory" if status != 0 and 1024 * peak > 0.9 * self.memory else None
 

@@ -93,7 +93,7 @@ class Keeper:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        for fd in self.job["pass_fds"]:
+        for fd in set(self.job["pass_fds"]) - {0, 1, 2}:
             os.close(fd)
         os.chdir("/")
 

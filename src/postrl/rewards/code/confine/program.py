@@ -109,7 +109,7 @@ def _confine_init(job: Job, uid: int | None) -> None:
 
 def _be_init(job: Job, up: int, program: int) -> None:
     """Reap what ends and hold the memory of all processes together to the limit. Never returns."""
-    for fd in (0, 1, 2, *job["pass_fds"]):
+    for fd in {0, 1, 2, *job["pass_fds"]}:
         os.close(fd)
     watched = os.pidfd_open(program)
     while True:
@@ -198,7 +198,7 @@ def _enter(job: Job, up: int) -> None:
     for fd in {up, job["lock"], *opened_here}.difference(job["pass_fds"]):
         with contextlib.suppress(OSError):  # not open
             os.close(fd)
-    for fd in job["pass_fds"]:
+    for fd in set(job["pass_fds"]) - {0, 1, 2}:
         os.set_inheritable(fd, False)
 
 

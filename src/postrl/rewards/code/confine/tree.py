@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
 
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+DEEPEST = 100
 
 
 def remove(folder: str, within: float = 10.0) -> bool:
@@ -65,19 +67,22 @@ def _empty(name: str, top: int) -> None:
 
 
 def measure(folder: str, most_files: int) -> tuple[int, int]:
-    """Bytes on disk and number of entries, of which at most `most_files` are looked at. Links are not followed."""
-    size, files, folders = 0, 0, [folder]
+    """Bytes on disk and number of entries, of which at most `most_files` are looked at. Links are not followed.
+
+    Folders nested deeper than DEEPEST count as `most_files`: looking into them takes ever longer.
+    """
+    size, files, folders = 0, 0, [(folder, 0)]
     while folders and files < most_files:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    files += 1
-                    found = entry.stat(follow_symlinks=False)
-                    size += 512 * found.st_blocks
-                    if stat.S_ISDIR(found.st_mode):
-                        folders.append(entry.path)
-                    if files >= most_files:
-                        break
-        except OSError:  # gone, or unreadable: then the program cannot fill it either
-            continue
+        path, depth = folders.pop()
+        if depth > DEEPEST:
+            return size, most_files
+        with contextlib.suppress(OSError), os.scandir(path) as entries:  # gone, or unreadable also for the program
+            for entry in entries:
+                files += 1
+                found = entry.stat(follow_symlinks=False)
+                size += 512 * found.st_blocks
+                if stat.S_ISDIR(found.st_mode):
+                    folders.append((entry.path, depth + 1))
+                if files >= most_files:
+                    break
     return size, files
