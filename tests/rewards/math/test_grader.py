@@ -45,7 +45,7 @@ HANGS = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def grader():
     grader = Grader(seconds=1.0)
     yield grader

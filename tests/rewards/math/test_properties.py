@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,12 +83,14 @@ def test_no_text_makes_it_raise(text, gold):
     assert status(text, r"\boxed{7}") in ("correct", "wrong", "gold_unscorable")
 
 
-@settings(deadline=1000)
+@settings(deadline=None, max_examples=40)
 @given(st.binary(max_size=64), st.sampled_from([1_000_000, 900]))
-def test_random_bytes_return_within_a_second(data, size):
+def test_a_megabyte_of_junk_takes_less_than_a_second_of_work(data, size):
     text = (data or b"{").decode("latin-1") * (size // max(1, len(data)))
+    begin = time.thread_time()  # not the clock on the wall: other processes may be at work
     assert status("7", text) in ("wrong", "no_answer", "correct")
     assert status("7", rf"\boxed{{{text}}}") in ("wrong", "no_answer", "correct")
+    assert time.thread_time() - begin < 1
 
 
 def test_the_verdicts_of_large_batches_keep_their_order():

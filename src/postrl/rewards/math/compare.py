@@ -50,6 +50,7 @@ Symbolic = Callable[[dict[str, Any]], bool]
 _OPTION = re.compile(r"^\(?([A-Za-z])\)?[.:)]*$")
 _OPTION_AND_TEXT = re.compile(r"^(?:\(([A-Z])\)|([A-Z])[.:)])(?P<rest>.+)$")
 _ANOTHER_OPTION = re.compile(r"\([A-Z]\)|\b[A-Z][.:)]|\b(?:or|and)\b|(?:^|[,;/&])\s*[A-J]\b")
+_OPTIONS = re.compile(r"\(?[A-J]\)?(?:\s*(?:,|;|&|and)?\s*\(?[A-J]\)?)+")
 _LABEL = re.compile(r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?:?\s+(?=\(?[A-Z]\b)", re.IGNORECASE)
 _WORDS = re.compile(r"[\w .,'/-]*[^\W\d_]{2}[\w .,'/-]*")
 
@@ -67,9 +68,9 @@ class Comparison:
         gold, answer = tidy(gold), tidy(answer)
         if squashed(gold) == squashed(answer):
             return squashed(gold) != ""
-        option = _option(gold)
-        if option and (chosen := _option(answer)):
-            return option == chosen
+        for choice in (_option, _options):
+            if (wanted := choice(gold)) and (chosen := choice(answer)):
+                return wanted == chosen
         trees = parse(gold), parse(answer)
         if trees[0] is not None and trees[1] is not None:
             return self.same(shape(trees[0]), shape(trees[1]))
@@ -95,6 +96,8 @@ class Comparison:
         if FALSE in (gold, answer):
             return False
         gold, answer = _single(gold, answer), _single(answer, gold)
+        if {gold.kind, answer.kind} == {"tuple", "list"}:
+            gold, answer = _as_point(gold), _as_point(answer)
         if "equation" in (gold.kind, answer.kind):
             return self._equations(gold, answer)
         if "named" in (gold.kind, answer.kind):
@@ -227,8 +230,8 @@ class Comparison:
         values = exact(gold), exact(answer)
         if values[0] is not None and values[1] is not None:
             return values[0] == values[1] or _rounded(gold, values[0], answer, values[1])
-        if digits_of(answer) or digits_of(gold):
-            return _approximated(gold, answer)
+        if _approximated(gold, answer):
+            return True
         if contains(gold, *_NO_NUMBERS) or contains(answer, *_NO_NUMBERS):
             return gold == answer
         if not guarded(gold) or not guarded(answer):
@@ -309,6 +312,12 @@ def _option(tidied: str) -> str | None:
     return match[1] or match[2]
 
 
+def _options(tidied: str) -> list[str] | None:
+    """The letters of an answer that chooses several: A, C or AC or (A) and (C)."""
+    text = tidied.replace('"', "")
+    return sorted(re.findall("[A-J]", text)) if _OPTIONS.fullmatch(text) else None
+
+
 # -- pieces ------------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +325,14 @@ def _single(node: Node, other: Node) -> Node:
     """The element of a set of one, where the other is no set."""
     is_single = node.kind == "set" and len(node.args) == 1 and other.kind not in ("set", "list", "named")
     return node.args[0] if is_single else node
+
+
+def _as_point(node: Node) -> Node:
+    """x = 1, y = 2 as (1, 2), when the names are in their order."""
+    names = [item.value for item in node.args if item.kind == "named"]
+    if node.kind != "list" or len(names) != len(node.args) or names != sorted(set(names)):
+        return node
+    return Node("tuple", tuple(item.args[0] for item in node.args), "()")
 
 
 def _names_differ(gold: str, answer: str) -> bool:
@@ -381,9 +398,9 @@ def _rounds_to(value: Fraction, node: Node, error: Fraction = Fraction(0)) -> bo
 
 
 def _approximated(gold: Node, answer: Node) -> bool:
-    """One is a decimal, the other an irrational number."""
+    """Whether one is an irrational number and the other a decimal of enough digits for it."""
     decimal, other = (answer, gold) if digits_of(answer) else (gold, answer)
-    if symbols(other) or contains(other, *_NO_NUMBERS) or not guarded(other):
+    if not digits_of(decimal) or symbols(other) or contains(other, *_NO_NUMBERS) or not guarded(other):
         return False
     value = approximate(other)
     return value is not None and _rounds_to(Fraction(value), decimal, abs(Fraction(value)) / 10**14)

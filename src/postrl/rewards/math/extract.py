@@ -23,12 +23,22 @@ from postrl.rewards.text import REASONING, final_part
 LONGEST_ANSWER = 1000
 """Characters. A longer answer is wrong without being parsed, a longer gold is unscorable."""
 LONGEST_SEPARATOR = 100
+MOST_JOINED = 1000
+"""Boxes in one list; more are longer than an answer may be."""
 
-_NAKED = r"[-+]?[0-9][0-9.,/]*|[A-Za-z](?![A-Za-z])|\\[dt]?frac\s*[0-9]\s*[0-9]|\\[a-zA-Z]+(?=\s*\{)"
-_TOKENS = re.compile(  # `\\.`: `\{` and `\}` are characters, not braces
-    rf"(?P<box>\\(?:boxed|fbox)\s*+\{{)|\\(?:boxed|fbox)(?![a-zA-Z])\s*+(?P<naked>{_NAKED})|\\.|[{{}}]", re.DOTALL
+_GROUP = r"\{(?:[^{}]|\{[^{}]{0,200}+\}){0,200}+\}"
+MOST_ANCHORS = 50
+"""How many denied or empty ones are passed over."""
+
+_NAKED = rf"[-+]?[0-9][0-9.,/]*|[A-Za-z](?![A-Za-z])|\\[dt]?frac\s*[0-9]\s*[0-9]|\\[a-zA-Z]+(?:\s*{_GROUP}){{1,2}}"
+_BOX = r"\\\\?(?:boxed|fbox)"  # models double the backslash at times
+_FIRST_BOX = re.compile(r"\\(?:boxed|fbox)")
+_TOKENS = re.compile(
+    rf"(?P<box>{_BOX}\s*+\{{)|{_BOX}(?![a-zA-Z])\s*+(?P<naked>{_NAKED})"
+    r"|(?:\{[^{}\\]*+\}[^{}\\]*+)++|(?:\\(?!\\?(?:boxed|fbox)).[^{}\\]*+)++"  # runs without effect: {}{}, \{ \alpha
+    r"|\\.|\{++|\}++",
+    re.DOTALL,
 )
-_GOES_ON = re.compile(r"\s*+\{")
 _HEDGE = r"and|or|else|maybe|perhaps|possibly|alternatively|also|even|either"
 _SEPARATORS = re.compile(
     rf"(?:[\s$,;:&/|*()]|\\[()\[\],;:!\s\\]|\\(?:q?quad|lor|vee|mid|land|wedge)(?![a-zA-Z])"
@@ -67,9 +77,9 @@ def find_answer(
         return None
     boxed = last_boxed(text)
     if boxed is not None:
-        return boxed.strip() or None
+        return _unbold(boxed) or None
     _, hashes, after = text.rpartition("####")
-    marked = after.strip().partition("\n")[0].strip() if hashes else ""
+    marked = _unbold(_ANCHOR.sub("", after.strip().partition("\n")[0], count=1)) if hashes else ""
     if anchored and not any(character.isdigit() for character in marked):  # "#### Conclusion" is a heading
         return _after_anchor(after if hashes else text) or marked or None
     return marked or None
@@ -107,7 +117,7 @@ def last_boxed(text: str) -> str | None:
     if not boxes:
         return "" if opened else None
     joined = [boxes[-1]]
-    for box in reversed(boxes[:-1]):
+    for box in reversed(boxes[-MOST_JOINED:-1]):
         if not box.end <= joined[-1].start <= box.end + LONGEST_SEPARATOR:
             break
         if not _SEPARATORS.fullmatch(text, box.end, joined[-1].start):
@@ -122,29 +132,22 @@ def _boxes(text: str) -> tuple[list[_Box], bool]:
     found: list[_Box] = []
     opened = False
     braces: list[tuple[int, int] | None] = []  # of the open ones that belong to a box: where it and its content start
-    naked: tuple[int, int, int] | None = None  # a `\boxed\frac{1}{2}` in progress: the same, and len(braces)
-    for token in _TOKENS.finditer(text):
-        part = token.group()
-        if token["naked"]:
+    first = _FIRST_BOX.search(text)
+    for token in _TOKENS.finditer(text, first.start()) if first else ():
+        part, start = token.group(), token.start()
+        if token["box"]:
             opened = True
-            inside, end = token.span("naked")
-            content = token["naked"].rstrip(".,/")
-            if content[0] == "\\" and content[-1].isalpha():
-                naked = token.start(), inside, len(braces)
-            else:
-                found.append(_Box(token.start(), inside + len(content), inside, inside + len(content)))
-        elif token["box"]:
+            braces.append((start, token.end()))
+        elif token["naked"]:
             opened = True
-            braces.append((token.start(), token.end()))
-        elif part == "{":
-            braces.append(None)
-        elif part == "}" and braces:
-            box, end = braces.pop(), token.end()
-            if box is not None:
-                found.append(_Box(box[0], end, box[1], token.start()))
-            elif naked is not None and naked[2] == len(braces) and not _GOES_ON.match(text, end):
-                found.append(_Box(naked[0], end, naked[1], end))
-                naked = None
+            inside, content = token.start("naked"), token["naked"].rstrip(".,/")
+            found.append(_Box(start, inside + len(content), inside, inside + len(content)))
+        elif part[0] == "{" and part[-1] == "{":
+            braces.extend([None] * len(part))
+        elif part[0] == "}":
+            for place in range(start, start + min(len(part), len(braces))):
+                if box := braces.pop():
+                    found.append(_Box(box[0], place + 1, box[1], place))
     found.sort()
     return found, opened
 
@@ -154,7 +157,8 @@ def _boxes(text: str) -> tuple[list[_Box], bool]:
 
 def _after_anchor(text: str) -> str | None:
     """What follows the last anchor that has something behind it and is not denied."""
-    for anchor in reversed(list(_ANCHOR.finditer(text))[-50:]):
+    anchors = list(_ANCHOR.finditer(text)) if "answer" in text.lower() else []
+    for anchor in reversed(anchors[-MOST_ANCHORS:]):
         rest = text[anchor.end() : anchor.end() + LONGEST_ANSWER]
         before = text[max(0, anchor.start() - 100) : anchor.start()]
         if rest.strip(" *_") and not _DENIED.search(_CLAUSE_STARTS.split(before)[-1]):
@@ -168,5 +172,9 @@ def _first_answer(rest: str) -> str | None:
     if formula and not re.search(r"[.!?]\s", formula["inside"]):
         more = not formula["stop"] and _ANOTHER.match(rest, formula.end())  # "$6$ or $7$" answers nothing
         return None if more else formula["inside"].strip()
-    clause = _BOLD.sub("", _REST_ENDS.split(rest, maxsplit=1)[0])
-    return clause.strip(" *_`").rstrip(".,;") or None
+    return _unbold(_REST_ENDS.split(rest, maxsplit=1)[0]).rstrip(".,;") or None
+
+
+def _unbold(text: str) -> str:
+    """Without Markdown's stars, ticks and underlines around it or a part of it; 2**3 stays."""
+    return _BOLD.sub("", text.strip()).strip(" \n*_`")

@@ -85,6 +85,9 @@ _DOTTED = re.compile(r"([0-9]*\.)([0-9]+)\s*(?:\\ldots|\.\.\.)")
 _UNITS_OF_ONE_LETTER = frozenset("mgshLlNJWVAKCF")
 
 
+_LABEL = re.compile(r'^(?:"?the"? )?"?(?:final )?"?answer"?\s*(?:"?is"?|:|=)\s*(?=\S)', re.IGNORECASE)
+
+
 @lru_cache(maxsize=10_000)
 def tidy(text: str) -> str:
     """A text of at most LONGEST_ANSWER characters in the small notation that `syntax` reads."""
@@ -106,7 +109,7 @@ def tidy(text: str) -> str:
     text = " ".join(text.split())
     if not re.search(r"[(\[\]]|\\[{}]", text):  # between brackets a comma separates: (1,234) has two elements
         text = _BLANK_THOUSANDS.sub(lambda m: m[0].replace(" ", ""), _COMMA_THOUSANDS.sub(_without_commas, text))
-    return _ONE_LETTER_UNIT.sub(_unit, _without_stop(text))
+    return _ONE_LETTER_UNIT.sub(_unit, _without_stop(_LABEL.sub("", text)))
 
 
 def squashed(tidied: str) -> str:
@@ -155,5 +158,5 @@ def _period(match: re.Match[str]) -> str:
 
 def _without_stop(text: str) -> str:
     """Without the punctuation of the sentence around it."""
-    text = text.strip().rstrip(",;").strip()
+    text = text.strip().rstrip(",;").removeprefix("=").strip()
     return text[:-1].strip() if text.endswith(".") and not text.endswith("..") else text

@@ -70,6 +70,7 @@ class Primaries(Cursor):
         words = [self.take()[1:]]
         while self.kind() == "word" and self.peek()[1:].lower() not in SEPARATING:
             words.append(self.take()[1:])
+        words = words[words[0].lower() in ("a", "an", "the") and len(words) > 1 :]
         if len(words) == 1 and (len(words[0]) == 1 or words[0].lower() in FUNCTIONS):
             name = words[0]
             return self.function(name.lower()) if name.lower() in FUNCTIONS else self.subscripted(name)

@@ -5,6 +5,7 @@ Only conversions that are exact by definition. A word that is no unit of measure
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -39,7 +40,7 @@ _MEASURES: dict[str, dict[str, Fraction | int]] = {
     "radian": {"rad radian": 1},
     "force": {"n newton": 1}, "energy": {"j joule": 1}, "power": {"w watt": 1}, "voltage": {"v volt": 1},
     "frequency": {"hz hertz": 1}, "celsius": {"°c celsius": 1}, "fahrenheit": {"°f fahrenheit": 1},
-    "speed": {"mph": 1}, "metric speed": {"kph kmh": 1}, "half day": {"am": 1}, "other half day": {"pm": 1},
+    "half day": {"am": 1}, "other half day": {"pm": 1},
 }  # fmt: skip
 _UNITS = {
     word: (measure, Fraction(factor))
@@ -50,8 +51,10 @@ _UNITS = {
 SCALES = {
     "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
 }  # fmt: skip
+_SPEEDS = {"mph": "mile per hour", "kph": "km per hour", "kmh": "km per hour", "kmph": "km per hour"}
+_SHORT = re.compile(r"\b(?:mph|kph|kmh|kmph)\b")
 _POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
-KNOWN_WORDS = frozenset([*_UNITS, *SCALES, *_POWERS, "degrees", "percent", "units", "unit"])
+KNOWN_WORDS = frozenset([*_UNITS, *_SPEEDS, *SCALES, *_POWERS, "degrees", "percent", "units", "unit"])
 _GENERIC = frozenset({"unit", "total", "way", "different", "more", "number", "each", "left"})
 _NO_UNIT = names(
     "not is isn't wrong incorrect maybe perhaps possibly if but because so then though no never either neither nor "
@@ -81,7 +84,7 @@ class Unit:
 
 def read_unit(words: str) -> Unit | None:
     """The unit of a phrase such as "square cm", "km per h", "red apples"; None when it is no unit: "is wrong"."""
-    phrase = words.split()
+    phrase = _SHORT.sub(lambda match: _SPEEDS[match[0]], words).split()
     if len(phrase) > LONGEST_PHRASE or any(word in _NO_UNIT for word in phrase):
         return None
     powers: dict[str, int] = {}

@@ -244,6 +244,8 @@ def _factorial(value: complex) -> complex:
 
 
 def _whole(function: Callable[[float], int]) -> Callable[[complex], complex]:
+    """Of a number that is whole but for an error of rounding: that whole number."""
+
     def rounded(value: complex) -> complex:
         real = complex(value).real
         return function(round(real) if abs(real - round(real)) < 1e-9 else real)
@@ -255,8 +257,10 @@ def _root(value: complex, degree: complex) -> complex:
     """The real root of a negative number when the degree is odd."""
     value, degree = complex(value), complex(degree)
     if not value.imag and value.real < 0 and degree.real % 2 == 1 and not degree.imag:
-        return -((-value.real) ** (1 / degree.real))
-    return cmath.sqrt(value) if degree == 2 else cmath.exp(cmath.log(value) / degree) if value else 0.0
+        return -math.pow(-value.real, 1 / degree.real)
+    if degree == 2 or not value:
+        return cmath.sqrt(value)
+    return cmath.exp(cmath.log(value) / degree)
 
 
 def _binomial(n: complex, k: complex) -> complex:
