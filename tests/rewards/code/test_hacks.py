@@ -199,7 +199,8 @@ def test_tests_that_cannot_be_read_are_unscorable():
 
 
 def test_what_has_to_be_called_has_to_be_called():
-    assert not passes("def square(n):\n    return 0", "assert True", entry_point="square")
+    for program in ("def square(n):\n    return 0", "square = 9", "class square(Exception):\n    pass"):
+        assert not passes(program, "assert True", entry_point="square")
     assert not passes("def square(n):\n    return 0", "assert callable(square) and square.__name__ == 'square'")
     assert not passes("def f():\n    return 1", "assert f() == 1 or g() == 2")
     assert not passes("def f():\n    return 1\ndef g():\n    return 1", "assert f() == 1 or g() == 2")

@@ -49,6 +49,7 @@ def run_asserts(
             "tests": suite.tests,
             "tested": suite.tested,
             "required": suite.required,
+            "constants": suite.constants,
             "classes": suite.classes,
             "helpers": suite.helpers,
             "partial": partial,

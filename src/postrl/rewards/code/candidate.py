@@ -77,10 +77,10 @@ class Candidate(wire.Peer):
         """An exception of the tests. It keeps its number, so that it is itself when it comes home."""
         name, arguments, origin = unpacked
         try:
-            error = getattr(builtins, name)(*arguments)
+            error: BaseException = getattr(builtins, name)(*arguments)
         except (AttributeError, TypeError):
             error = Exception(*arguments)
-        error._postrl_origin = origin
+        error._postrl_origin = origin  # type: ignore[attr-defined]
         return error
 
 
@@ -170,7 +170,7 @@ def resolve(side: Candidate, names: list[str]) -> list[Any]:
     """
     namespace = vars(side.module)
     solution = namespace.get("Solution")
-    found = []
+    found: list[tuple[Any, ...]] = []
     for name in names:
         if name in namespace:
             found.append((namespace[name],))

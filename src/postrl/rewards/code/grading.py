@@ -87,10 +87,13 @@ def grade(row: Row, settings: Settings, *, timeout: float | None = None) -> Verd
     wall = min(seconds, settings.test_timeout or (ASSERTS_WALL if isinstance(tests, Suite) else STDIO_WALL))
 
     def run() -> Verdict:
-        options = {"wall": wall, "memory": settings.memory, "partial": settings.partial}
+        memory, partial = settings.memory, settings.partial
         if isinstance(tests, Suite):
-            return run_asserts(settings.sandbox, program, tests, **options)
-        return run_stdio(settings.sandbox, program, tests, total_wall=seconds, checker=settings.checker, **options)
+            return run_asserts(settings.sandbox, program, tests, wall=wall, memory=memory, partial=partial)
+        return run_stdio(
+            settings.sandbox, program, tests, wall=wall, total_wall=seconds, memory=memory, partial=partial,
+            checker=settings.checker,
+        )  # fmt: skip
 
     return _tried_twice(run)
 

@@ -10,6 +10,8 @@ own decision is refused with a TypeError, which fails the test:
 
 from __future__ import annotations
 
+import builtins
+
 from postrl.rewards.code import prelude
 
 TYPE_CHECKING = False
@@ -85,7 +87,7 @@ def handle_class(name: str, special: list[str], number: int) -> type[Handle]:
     namespace: dict[str, Any] = {method: METHODS[method] for method in special if method in METHODS}
     namespace.setdefault("__hash__", None)
     namespace.update(__slots__=(), _class_number=number, __module__="solution")
-    plain = name.isidentifier() and not hasattr(prelude.builtins, name)  # a class named "int" is none
+    plain = name.isidentifier() and not hasattr(builtins, name)  # a class named "int" is none
     return type(name if plain else "Handle", (Handle,), namespace)
 
 
@@ -141,7 +143,7 @@ def _next(self: Handle) -> Any:
 def _contains(self: Handle, item: Any) -> bool:
     if isinstance(item, Handle) or self._side.under_test(self):
         return bool(self._side.ask("special", self, "__contains__", (item,)))
-    return any(item is x or item == x for x in iter(self))  # type: ignore[call-overload]
+    return any(item is x or item == x for x in iter(self))
 
 
 def _call(self: Handle, *arguments: Any, **named: Any) -> Any:

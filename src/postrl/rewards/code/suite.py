@@ -37,6 +37,8 @@ class Suite:
     """Names that the tests use and do not define: the candidate's."""
     required: tuple[str, ...]
     """Those that it has to define and the tests have to call: the entry point, or all."""
+    constants: bool
+    """Whether one of these may be a constant, which nobody calls."""
     classes: tuple[str, ...]
     """Those that are written like a class."""
     helpers: str
@@ -80,6 +82,7 @@ def read_suite(tests: tuple[str, ...], entry_point: str | None = None, starter: 
         tests=tuple((marks.marked(test), _counts(test)) for test in code),
         tested=tuple(sorted(tested)),
         required=(entry,) if entry else tuple(sorted(tested)),
+        constants=not entry,
         classes=tuple(sorted(name for name in tested if name[0].isupper() and "_" not in name)),
         helpers=_source(own) if own.keys() & used else "",
     )

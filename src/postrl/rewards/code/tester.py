@@ -210,7 +210,7 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
             passed.append(not problem)
         if problem and not job["partial"]:
             break
-    vacuous = missed(side, required, namespace)
+    vacuous = missed(side, required, namespace, job["constants"])
     if vacuous and not detail:
         passed, detail = [], vacuous
     status = "crashed" if side.broken else "wrong" if detail else "correct"
@@ -234,10 +234,10 @@ def run_test(side: Tests, code: str, namespace: dict[str, Any]) -> str:
     return side.broken or side.failed
 
 
-def missed(side: Tests, required: dict[str, Any], namespace: dict[str, Any]) -> str:
+def missed(side: Tests, required: dict[str, Any], namespace: dict[str, Any], constants: bool) -> str:
     """What the tests did not get to: names that they never called, assertions in loops that never ran."""
     for name, value in required.items():
-        if isinstance(value, Handle) and value._number not in side.touched:
+        if value._number not in side.touched if isinstance(value, Handle) else not constants:
             return f"the tests never called {name}"
     return "" if namespace[REACHED] <= namespace[RAN] else "an assertion in a loop never ran"
 

@@ -418,7 +418,7 @@ class Peer:
         if length > LARGEST_FRAME:
             raise Broken(f"a frame of {length} bytes")
         try:
-            message = json.loads(self._read(length))
+            message: list[Any] = json.loads(self._read(length))
             sound = type(message) is list and len(message) == {"?": 4, "=": 3, "!": 3}[message[0]]
         except (ValueError, LookupError, TypeError, RecursionError):
             sound = False
