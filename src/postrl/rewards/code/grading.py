@@ -99,11 +99,11 @@ def grade(row: Row, settings: Settings, *, timeout: float | None = None) -> Verd
 
 
 def _tried_twice(run: Callable[[], Verdict]) -> Verdict | Score:
-    """A sandbox that failed is tried once more."""
+    """A sandbox that failed, or a machine without disk or descriptors for it, is tried once more."""
     for _ in range(2):
         try:
             return run()
-        except SandboxError:
+        except (SandboxError, OSError):
             continue
     return Score(None, "infra_error")
 
