@@ -196,6 +196,10 @@ def build_worker(
         prompts.num_unusable += len(ids)
         prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
         folder.note(prompts.describe())
+    if any(spec.kind == "builtin" and spec.payload == "code" for spec in specs):
+        from postrl.rewards.code.sandbox import choose
+
+        folder.note(f"model-written code runs in the sandbox {choose(config.sandbox).about}")
     rewards = RewardRunner.for_run(specs, config, log_path=folder.logs / "rewards.log")
     return RolloutWorker(
         config, train=train, evaluate=evaluate, sampler=sampler, rewards=rewards, tokenizer=tokenizer

@@ -28,15 +28,31 @@ def add_to(app: typer.Typer) -> None:
 
 
 def env() -> None:
-    """Show the versions and hardware that a bug report needs."""
+    """Show the versions, the hardware and the sandbox that a bug report needs."""
     for name, value in versions().items():
         typer.echo(f"{name}: {value}")
+    typer.echo("sandbox for code rewards:")
+    for name, value in sandbox().items():
+        typer.echo(f"  {name}: {value}")
 
 
 def versions() -> dict[str, str]:
     """Package, Python, platform and GPU versions, without importing any of the packages."""
     found = {name: _version(name) for name in PACKAGES}
     return {**found, "python": platform.python_version(), "platform": platform.platform(), "gpu": _gpus()}
+
+
+def sandbox() -> dict[str, str]:
+    """The level that --sandbox auto takes here, and which means of containment work."""
+    from postrl.errors import UsageError
+    from postrl.rewards.code.sandbox import choose, survey
+
+    try:
+        level = choose().about
+    except UsageError as error:
+        level = f"none: {error.message}"
+    means = {name: f"{'yes' if works else 'no'}{note and f' ({note})'}" for name, works, note in survey()}
+    return {"level": level, **means}
 
 
 def _version(package: str) -> str:

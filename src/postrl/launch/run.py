@@ -94,6 +94,7 @@ def check(config: GRPOConfig) -> None:
         for spec in config.reward:
             resolve(spec)
         check_data(config)
+        check_sandbox(config)
     check_model(config)
     check_trackers(config.report_to)
     check_access(config.push_to_hub)
@@ -109,6 +110,16 @@ def check_data(config: GRPOConfig) -> None:
             f"no reward is given, and {unscored[0]} has none of its own",
             hint="--reward math, --reward arithmetic or --reward file.py:function",
         )
+
+
+def check_sandbox(config: GRPOConfig) -> None:
+    """A sandbox that does not work here is refused before anything starts."""
+    presets = [find_preset(name.split("=")[0]) for name in config.dataset]
+    rewards = config.reward or [preset.reward for preset in presets if preset]
+    if "code" in rewards:
+        from postrl.rewards.code.sandbox import choose
+
+        choose(config.sandbox)
 
 
 @contextlib.contextmanager

@@ -211,6 +211,7 @@ def _environment(model: str, devices: list[int], token: str, weights_dir: str | 
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes for weights and pauses
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_API_KEY": None,  # would ask for a second key on some of the routes
+        "OMP_THREAD_LIMIT": None,  # vLLM's CPU kernels share work among the threads they asked for: with fewer, NaNs
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(devices),
     }
     if weights_dir is not None:
