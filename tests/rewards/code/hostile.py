@@ -345,12 +345,22 @@ def check(name: str, level: str) -> str:
     function, levels = CHECKS[name]
     if level not in levels:
         return ""
-    with surroundings() as arguments:
-        before = set(os.listdir(tempfile.gettempdir()))
+    with temporary_folder() as folder, surroundings() as arguments:
+        there = set(os.listdir(folder))
         problem = function(choose(level), arguments)
-        left = settled()
-        folders = [path for path in set(os.listdir(tempfile.gettempdir())) - before if path.startswith("postrl-")]
-    return "; ".join([*filter(None, [problem]), *left, *folders])
+        left = settled() + sorted(set(os.listdir(folder)) - there)
+    return "; ".join([*filter(None, [problem]), *left])
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """The place for all temporary files: what stands there is ours."""
+    with tempfile.TemporaryDirectory(prefix="temporary-") as folder:
+        before, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
 
 
 def main(level: str) -> None:

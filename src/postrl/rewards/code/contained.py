@@ -97,7 +97,7 @@ class Contained:
         """Like `poll`, after at most `timeout` seconds."""
         self._wait_for_end(timeout)
         outcome = self.outcome
-        return outcome and outcome.status
+        return None if outcome is None else outcome.status
 
     @property
     def outcome(self) -> Outcome | None:

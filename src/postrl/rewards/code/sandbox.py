@@ -66,6 +66,8 @@ class Limits:
     """Processes and threads together."""
     disk: int = 64 << 20
     """Bytes of all files in its folder."""
+    files: int = 10_000
+    """Files and folders in its folder."""
 
 
 @dataclass(frozen=True)

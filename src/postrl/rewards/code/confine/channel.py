@@ -7,8 +7,12 @@ import marshal
 import os
 import resource
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .program import Job
 
-def receive(fd: int) -> dict[str, object] | None:
+
+def receive(fd: int) -> Job | None:
     """The job: four bytes of length, then as many. None when the caller is gone. What comes down is never a candidate's."""
     data = b""
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
@@ -16,7 +20,7 @@ def receive(fd: int) -> dict[str, object] | None:
         if not piece:
             return None
         data += piece
-    job: dict[str, object] = marshal.loads(data[4:])
+    job: Job = marshal.loads(data[4:])
     return job
 
 

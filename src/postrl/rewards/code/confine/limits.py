@@ -68,5 +68,6 @@ def _set(name: str, soft: int | None, hard: int | None = None) -> None:
     if number is None or soft is None:
         return
     most = resource.getrlimit(number)[1]
-    wanted = [soft, soft if hard is None else hard]
-    resource.setrlimit(number, tuple(value if most == resource.RLIM_INFINITY else min(value, most) for value in wanted))
+    if most == resource.RLIM_INFINITY:
+        most = max(soft, hard or 0)
+    resource.setrlimit(number, (min(soft, most), min(soft if hard is None else hard, most)))

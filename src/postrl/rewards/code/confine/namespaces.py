@@ -9,6 +9,7 @@ gets a user id of its own instead (`limits.private_user`).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import stat
@@ -26,7 +27,6 @@ HOME = "/box"
 """The program's folder as it sees it: a file system in memory that ends with its namespace."""
 WRITABLE = [HOME, "/dev/shm", *(f"/dev/{name}" for name in DEVICES)]
 SHARED_MEMORY = 64 << 20
-MOST_FILES = 10_000
 
 
 def enter() -> None:
@@ -42,16 +42,15 @@ def enter() -> None:
             file.write(text)
 
 
-def build_root(at: str, readable: list[str], *, size: int, uid: int, gid: int) -> bool:
+def build_root(at: str, readable: list[str], *, size: int, files: int, owner: tuple[int, int]) -> None:
     """Replace `/` by a new root mounted at the folder `at`, and go to the empty folder HOME in it.
 
     Args:
         readable: absolute paths that exist in the new root as they are outside, read-only. Missing ones are left out.
         size: bytes that all files in HOME may take.
-        uid, gid: owner of HOME.
-
-    Returns:
-        Whether there is a /proc; a container that hides parts of its own /proc does not allow a new one.
+        files: how many there may be.
+        owner: user and group of HOME.
+    A container that hides parts of its own /proc does not allow a new one; then there is none.
     """
     _unshare("mount namespace", kernel.CLONE_NEWNS)
     _mount("", "/", "", MS_REC | MS_PRIVATE)
@@ -67,12 +66,12 @@ def build_root(at: str, readable: list[str], *, size: int, uid: int, gid: int) -
     _make_read_only(at)
     for name in DEVICES:
         _mount(f"/dev/{name}", f"{at}/dev/{name}", "", MS_BIND)
-    owned = f"mode=700,uid={uid},gid={gid},nr_inodes={MOST_FILES}"
+    owned = f"mode=700,uid={owner[0]},gid={owner[1]},nr_inodes={files}"
     _mount("tmpfs", at + HOME, "tmpfs", MS_NOSUID | MS_NODEV, f"{owned},size={size}")
     _mount("tmpfs", f"{at}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, f"{owned},size={SHARED_MEMORY}")
-    has_proc = _mount_proc(f"{at}/proc")
+    with contextlib.suppress(OSError):
+        _mount("proc", f"{at}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
     _make_root(at)
-    return has_proc
 
 
 def _show(path: str, at: str) -> None:
@@ -97,14 +96,6 @@ def _make_read_only(at: str) -> None:
     kernel.syscall(
         "mount_setattr", MOUNT_SETATTR, AT_FDCWD, os.fsencode(at), AT_RECURSIVE, attributes, ctypes.c_size_t(32)
     )
-
-
-def _mount_proc(at: str) -> bool:
-    try:
-        _mount("proc", at, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
-    except OSError:
-        return False
-    return True
 
 
 def _make_root(at: str) -> None:

@@ -18,7 +18,12 @@ SAMPLE = 0.1
 DEVICES = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
 PROC = ["/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/sys/devices/system/cpu"]
 
-Job = dict  # type: ignore[type-arg]  # what `sandbox.Sandbox.start` sends: plain values by name
+TYPE_CHECKING = False  # for type checkers, without the time that importing `typing` takes
+if TYPE_CHECKING:
+    from typing import Any
+
+    Job = dict[str, Any]
+    """What `sandbox.Sandbox.start` sends: plain values by name."""
 
 
 def start(job: Job, up: int) -> int:
@@ -96,7 +101,7 @@ def _confine_init(job: Job, uid: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a process 1 receives only what it has a handler for
     _prefer_for_oom()
     owner = (os.getuid(), os.getgid()) if uid is None else (uid, uid)
-    namespaces.build_root(job["folder"], job["readable"], size=job["disk"], uid=owner[0], gid=owner[1])
+    namespaces.build_root(job["folder"], job["readable"], size=job["disk"], files=job["files"], owner=owner)
     kernel.no_new_privileges()
     kernel.bound_capabilities()
     if uid is not None:
@@ -183,8 +188,8 @@ def passed_limit(job: Job, child: int) -> str | None:
         threads = 0
     if threads > job["processes"]:
         return "processes"
-    size, files = tree.measure(job["folder"], namespaces.MOST_FILES)
-    return "disk" if size > job["disk"] or files >= namespaces.MOST_FILES else None
+    size, files = tree.measure(job["folder"], job["files"])
+    return "disk" if size > job["disk"] or files >= job["files"] else None
 
 
 # -- both --------------------------------------------------------------------------------------------------------------
