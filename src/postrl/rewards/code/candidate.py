@@ -154,8 +154,10 @@ THEIRS = {Function, Iterator, Object}
 
 
 @operation
-def load(side: Candidate, alternatives: list[list[str]]) -> None:
-    """Run the candidate: the first alternative that compiles."""
+def load(side: Candidate, alternatives: list[list[str]], readable: list[str]) -> None:
+    """Run the candidate: the first alternative that compiles. `readable`: see `hide`."""
+    if readable:
+        importlib.import_module("postrl.rewards.code.hide").read_only_from(readable)
     sys.modules["solution"] = side.module
     for code in prelude.compile_first(alternatives):
         prelude.provide(code, vars(side.module))

@@ -19,8 +19,12 @@ def main(source_fd: str) -> None:
 
     from postrl.rewards.code import prelude
 
-    alternatives = json.loads(_read(int(source_fd)))
+    alternatives, readable = json.loads(_read(int(source_fd)))
     os.close(int(source_fd))
+    if readable:
+        from postrl.rewards.code import hide
+
+        hide.read_only_from(readable)
     try:
         (code,) = prelude.compile_first(alternatives)
     except SyntaxError:

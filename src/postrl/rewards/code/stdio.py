@@ -17,6 +17,8 @@ from typing import Any
 from postrl.rewards.code.asserts import ENTRY
 from postrl.rewards.code.compare import same_output
 from postrl.rewards.code.extract import Program
+from postrl.rewards.code.hide import beside
+from postrl.rewards.code.places import packages
 from postrl.rewards.code.sandbox import Finished, Limits, Sandbox
 from postrl.rewards.code.script import DOES_NOT_COMPILE
 from postrl.rewards.code.verdict import Verdict
@@ -72,7 +74,8 @@ def run_stdio(
     deadline = time.monotonic() + total_wall
     passed, failed = 0, None
     with tempfile.TemporaryFile() as source:
-        source.write(json.dumps([["\n".join(sources)] for sources in program.alternatives]).encode())
+        alternatives = [["\n".join(sources)] for sources in program.alternatives]
+        source.write(json.dumps([alternatives, beside(tuple(packages()))]).encode())
         source.flush()
         for example in examples:
             left = min(wall, deadline - time.monotonic())

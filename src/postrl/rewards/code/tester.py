@@ -195,7 +195,7 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     passed: list[bool] = []
     namespace: dict[str, Any] = {"__name__": TESTS, "__builtins__": builtins, REACHED: set(), RAN: set()}
     try:
-        side.request("load", job["sources"])
+        side.request("load", job["sources"], job["readable"])
         exec(_compiled(job["helpers"], namespace), namespace)
         namespace.update(resolve(side, job))
     except BaseException as error:
