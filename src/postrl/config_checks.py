@@ -101,13 +101,13 @@ def _reward_weights(c: GRPOConfig) -> Problem:
 
 
 def _reward_args(c: GRPOConfig) -> Problem:
-    from postrl.rewards.registry import parse_option
-
     for arg in c.reward_arg:
-        try:
-            parse_option(arg)
-        except UsageError as error:
-            return error.message, error.hint
+        place, equals, _ = arg.partition("=")
+        if not equals or "." not in place:
+            return (
+                f"reward_arg is {arg!r}",
+                "write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64",
+            )
     return None
 
 

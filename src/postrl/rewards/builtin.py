@@ -48,12 +48,17 @@ def _by_code(columns: Columns) -> bool:
     return scorable(columns)
 
 
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 BUILTINS = {
     "arithmetic": Builtin("postrl.rewards.arithmetic:arithmetic_reward", scorable=_by_arithmetic),
     "math": Builtin(
         "postrl.rewards.math:math_reward",
         seconds=5.0,
-        workers=min(8, max(1, (os.cpu_count() or 1) // 2)),
+        workers=min(8, max(1, _cores() // 2)),
         scorable=_by_math,
     ),
     "code": Builtin("postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code),  # runs samples in parallel
