@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Any
 
 from postrl.rewards.math.normalise import squashed, tidy
-from postrl.rewards.math.shape import FALSE, shape
+from postrl.rewards.math.shape import FALSE, as_inequality, shape
 from postrl.rewards.math.syntax import parse
 from postrl.rewards.math.tree import Node, to_wire
 from postrl.rewards.math.units import Unit, read_unit
@@ -100,6 +100,8 @@ class Comparison:
             gold, answer = _as_point(gold), _as_point(answer)
         if "equation" in (gold.kind, answer.kind):
             return self._equations(gold, answer)
+        if {gold.kind, answer.kind} == {"named", "inequality"}:
+            gold, answer = as_inequality(gold) or gold, as_inequality(answer) or answer
         if "named" in (gold.kind, answer.kind):
             return self._named(gold, answer)
         for kinds, compare in _BY_KIND:
@@ -282,6 +284,9 @@ def same_words(gold: str, answer: str) -> bool:
     return texts[0] == texts[1] and bool(_WORDS.fullmatch(texts[0]))
 
 
+_ARITHMETIC = frozenset({"+", "*", "/", "^", "neg", "!", "call"})
+_PLACEHOLDERS = frozenset({"proof", "notfound", "not found", "nan", "null", "n/a", "see solution"})
+"""What data sets hold instead of an answer."""
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 _UNSAFE = re.compile(r"!|\^\s*\{[^{}]*\^|\^\s*\{?\s*[0-9]{4}|[0-9]{40}")
 MOST_LATEX = 300
@@ -295,8 +300,10 @@ def is_latex(tidied: str) -> bool:
 
 def _is_no_prose(node: Node) -> bool:
     if node.kind == "word":
-        return len(node.value.split()) <= LONGEST_PHRASE
+        return len(node.value.split()) <= LONGEST_PHRASE and node.value not in _PLACEHOLDERS
     if node.kind == "unit" and read_unit(node.value) is None:
+        return False
+    if node.kind in _ARITHMETIC and any(arg.kind == "word" for arg in node.args):
         return False
     return all(map(_is_no_prose, node.args))
 

@@ -47,7 +47,7 @@ _SEPARATORS = re.compile(
 )
 
 _ANCHOR = re.compile(  # possessive (`*+`): linear on any text
-    r"\b(?:final\s++answer[ \t*_]*+\n[\s*_#]*+|answers?[\s*_]*+(?:is|are|:|=)[\s*_:]*+)", re.IGNORECASE
+    r"\b(?:final\s++answer[ \t*_]*+\n[\s*_#]*+|answers?[\s*_]*+(?:is|are|:|=|(?=\$|\\[(\[]))[\s*_:]*+)", re.IGNORECASE
 )
 _CLAUSE_STARTS = re.compile(r"[.!?,;:\n]")
 _DENIED = re.compile(

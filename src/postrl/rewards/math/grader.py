@@ -75,7 +75,6 @@ class Grader:
         try:
             return self._ask(question)
         except GraderFailure:
-            self.close()
             return self._ask(question)
 
     def _ask(self, question: dict[str, Any]) -> bool:

@@ -34,6 +34,8 @@ def shape(node: Node) -> Node:
         return _relation(node)
     if node.kind == "list":
         return _list([shape(item) for item in node.args], str(node.value))
+    if node.kind == "set":  # \{1 \pm \sqrt{2}\} has two elements
+        return Node("set", _list([shape(item) for item in node.args], ",").args)
     if contains(node, "pm"):
         return _list([shape(_with_sign(node, plus)) for plus in (True, False)], ",")
     if node.kind == "such":
@@ -42,7 +44,7 @@ def shape(node: Node) -> Node:
         return _sets(node)
     if node.kind == "sym" and node.value == r"\reals":
         return LINE
-    if node.kind in ("set", "tuple", "matrix") or (node.kind == "list"):
+    if node.kind in ("tuple", "matrix"):
         return Node(node.kind, tuple(map(shape, node.args)), node.value)
     return node
 
@@ -141,8 +143,8 @@ def _name(node: Node) -> str | None:
         letters = _name(last)
         if first and letters and first.strip('"').isupper() and letters.isupper():
             return f'"{first}{letters}'
-    if node.kind == "tuple" and all(arg.kind == "sym" for arg in node.args):
-        return '"point'
+    if node.kind in ("tuple", "ratio", "/") and all(arg.kind == "sym" or _name(arg) for arg in node.args):
+        return f'"{node.kind}'
     if node.kind == "call" and node.value == "abs":
         return _name(node.args[0])
     return None
@@ -157,11 +159,11 @@ def _named(name: Node, value: Node) -> Node:
 
 def _region(sides: list[Node], operators: list[str]) -> Node | None:
     """The interval of `a < x <= b`, the two of `x != a`; None when it is not about one variable alone."""
-    variables = [i for i, side in enumerate(sides) if side.kind == "sym" and symbols(side)]
+    variables = [i for i, side in enumerate(sides) if _name(side)]
     others = [i for i, side in enumerate(sides) if symbols(side) or side.kind in ("set", "tuple", "list", "word")]
     if len(variables) != 1 or others != variables:
         return None
-    place, name = variables[0], str(sides[variables[0]].value)
+    place, name = variables[0], _name(sides[variables[0]]) or ""
     if operators == ["!="]:
         bound = sides[1 - place]
         below, above = Node("tuple", (MINUS_INFINITY, bound), "()"), Node("tuple", (bound, INFINITY), "()")
@@ -195,6 +197,18 @@ def _inequality(sides: list[Node], operators: list[str]) -> Node | None:
     if operators[0] in (">", ">="):
         return Node("inequality", (sides[1], sides[0]), _FLIPPED[operators[0]])
     return Node("inequality", tuple(sides), operators[0])
+
+
+def as_inequality(node: Node) -> Node | None:
+    """A ray as an inequality again, for comparison with one that is not solved: x < 1 with -x > -1."""
+    ray = node.args[0] if node.kind == "named" and not node.value.startswith('"') else node
+    if ray is node or not is_interval(ray) or (ray.args[0] == MINUS_INFINITY) == (ray.args[1] == INFINITY):
+        return None
+    variable = Node("sym", value=node.value)
+    below = ray.args[0] == MINUS_INFINITY
+    strict = ray.value[1 if below else 0] in "()"
+    sides = (variable, ray.args[1]) if below else (ray.args[0], variable)
+    return Node("inequality", sides, "<" if strict else "<=")
 
 
 def _joined_regions(items: list[Node], separator: str) -> Node | None:

@@ -51,10 +51,25 @@ def warm() -> None:
 def _same(gold: Any, got: Any) -> bool:
     from math_verify import verify
 
-    if gold == got:
+    if gold == got or _vanishes(gold, got):
         return True
     found = verify(gold, got, float_rounding=ROUNDING, numeric_precision=PRECISION, strict=True, timeout_seconds=None)
     return bool(found) and _close(gold, got)
+
+
+def _vanishes(gold: Any, got: Any) -> bool:
+    """Whether the difference is zero by expansion, by Euler's formulas or as a rational function: proofs that take
+    milliseconds where math_verify's simplification takes tens of them, or seconds."""
+    import sympy
+    from sympy.functions.elementary.hyperbolic import HyperbolicFunction
+    from sympy.functions.elementary.trigonometric import TrigonometricFunction
+
+    if not all(isinstance(side, sympy.Expr) for side in (gold, got)):
+        return False
+    difference = sympy.expand(gold - got)
+    if difference != 0 and difference.has(TrigonometricFunction, HyperbolicFunction):
+        difference = sympy.expand(difference.rewrite(sympy.exp))
+    return bool(difference == 0 or (difference.free_symbols and sympy.cancel(difference) == 0))
 
 
 def _close(gold: Any, got: Any) -> bool:
@@ -136,7 +151,7 @@ def _operators() -> dict[str, Callable[..., Any]]:
         "+": lambda a, b: a + b,
         "*": lambda a, b: a * b,
         "/": lambda a, b: a / b,
-        "^": lambda a, b: a**b,
+        "^": _power,
         "neg": lambda a: -a,
         "mixed": lambda a, b: a + b,
         "%": lambda a: a / 100,
@@ -166,6 +181,13 @@ def _calls() -> dict[str, Callable[..., Any]]:
         "Re": sympy.re,
         "Im": sympy.im,
     }
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """The real power of a negative number where there is one: (-8)^{1/3} is -2."""
+    if base.is_negative and exponent.is_Rational and exponent.q % 2 and exponent.q > 1:
+        return (-1) ** exponent.p * (-base) ** exponent
+    return base**exponent
 
 
 def _root(value: Any, degree: Any) -> Any:

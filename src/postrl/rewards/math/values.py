@@ -156,13 +156,19 @@ class Approximation:
         elif node.kind == "sym":
             value = self.point[node.value]
         else:
-            args = [self.of(arg) for arg in node.args]
-            value = _CALLS[node.value](*args) if node.kind == "call" else _OPERATORS[node.kind](*args)
+            value = self._computed(node, [self.of(arg) for arg in node.args])
         if not cmath.isfinite(value):
             raise OverflowError
         self.largest = max(self.largest, abs(value))
         self.real &= abs(complex(value).imag) <= 1e-9 * abs(value)
         return value
+
+    @staticmethod
+    def _computed(node: Node, args: list[complex]) -> complex:
+        if node.kind == "call":
+            return _CALLS[node.value](*args)
+        real = _real_power(args[0], node.args[1]) if node.kind == "^" else None
+        return _OPERATORS[node.kind](*args) if real is None else real
 
 
 def approximate(node: Node) -> float | None:
@@ -261,6 +267,16 @@ def _root(value: complex, degree: complex) -> complex:
     if degree == 2 or not value:
         return cmath.sqrt(value)
     return cmath.exp(cmath.log(value) / degree)
+
+
+def _real_power(base: complex, exponent: Node) -> float | None:
+    """The real one of the values of (-8)^{2/3}; None where there is no choice or no real value."""
+    base = complex(base)
+    power = exact(exponent) if base.real < 0 and not base.imag else None
+    if power is None or power.denominator % 2 == 0 or power.denominator == 1:
+        return None
+    size = math.pow(-base.real, power)
+    return -size if power.numerator % 2 else size
 
 
 def _binomial(n: complex, k: complex) -> complex:
