@@ -10,7 +10,14 @@ import pytest
 from postrl.rewards.code import verify
 
 CASES = [json.loads(line) for line in (Path(__file__).parents[2] / "cases" / "code.jsonl").read_text().splitlines()]
-ENDLESS = {"limit/ignore-signals", "limit/catch-all", "limit/import-time-loop", "limit/sleep", "stdio/hang-on-input"}
+ENDLESS = {
+    "limit/ignore-signals",
+    "limit/catch-all",
+    "limit/import-time-loop",
+    "limit/sleep",
+    "limit/stack-overflow",
+    "stdio/hang-on-input",
+}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])

@@ -258,3 +258,18 @@ def test_values_that_make_the_tests_run_for_ever_end_with_them():
     assert grade(
         "def f():\n    return range(10**18)", "assert [x for x in f()] == []", test_timeout=SOON, memory_gb=0.5
     ).status in ("timeout", "resource", "wrong")
+
+
+JUNK = ["{" * 1_000_000, "(" * 1_000_000, "-" * 1_000_000 + "1", "lambda: " * 100_000 + "1", "9" * 1_000_000, "'" * 1_000_001,
+        "x = " + "[" * 50 + "]" * 50, "\x00" * 1000, "\ud800", "f" + "(0)" * 100_000, "if 1:\n" + " " * 1_000_000,
+        bytes(range(256)).decode("latin-1") * 1000]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(JUNK)))
+def test_junk_is_a_program_that_fails(number):
+    asserts, stdio = ["assert f(1) == 2"], [{"input": "", "output": "1"}]
+    scores = code_reward(
+        [fenced(JUNK[number]), JUNK[number], fenced(JUNK[number])], [asserts, asserts, stdio], test_timeout=SOON
+    )
+    assert [score.value for score in scores] == [0.0] * 3
+    assert {score.status for score in scores} <= {"no_answer", "crashed", "wrong", "resource", "timeout"}

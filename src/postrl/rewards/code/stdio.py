@@ -98,13 +98,13 @@ def _run(
     sandbox: Sandbox, source: int, example: Example, wall: float, memory: int, checker: Checker | None
 ) -> tuple[str, str]:
     """Status of one test, and what was wrong."""
-    largest = max(LEAST_OUTPUT, 2 * len(example.output.encode("utf-8", "surrogateescape")))
+    largest = max(LEAST_OUTPUT, 2 * len(example.output.encode("utf-8", "surrogatepass")))
     limits = Limits(wall=wall, memory=memory, output=largest)
     with sandbox.start(
         ENTRY, ["script", str(source)], limits=limits, pass_fds=(source,),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as contained:  # fmt: skip
-        finished = contained.communicate(example.input.encode("utf-8", "surrogateescape"), wall)
+        finished = contained.communicate(example.input.encode("utf-8", "surrogatepass"), wall)
     return _judge(finished, example, checker)
 
 
