@@ -5,6 +5,7 @@ import inspect
 import os
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -77,6 +78,18 @@ def test_a_sandbox_that_cannot_start_says_nothing_about_the_program(monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
     assert verify(INC, UP) == Score(None, "infra_error")
     assert verify(fenced("print(1)"), [{"input": "", "output": "1"}]) == Score(None, "infra_error")
+
+
+def test_a_timeout_on_a_busy_machine_is_looked_at_again(monkeypatch):
+    def slow_until(moment: float) -> str:
+        return fenced(f"import time\ndef f(x):\n    time.sleep(max(0.0, {moment} - time.time()))\n    return x + 1")
+
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert verify(slow_until(time.time() + 600), UP, test_timeout=1.0).status == "timeout"
+    assert verify(slow_until(time.time() + 2.5), UP, test_timeout=2.0).status == "timeout"
+    monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 100.0, 100.0))
+    assert verify(slow_until(time.time() + 600), UP, test_timeout=1.0).status == "timeout"
+    assert verify(slow_until(time.time() + 2.5), UP, test_timeout=2.0).status == "correct"
 
 
 def test_it_can_be_called_from_threads_of_an_event_loop():
