@@ -10,6 +10,8 @@ computer algebra is asked of a process of its own (`grader`), which can be kille
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -34,6 +36,7 @@ GOLD_UNSCORABLE, TIMEOUT, INFRA_ERROR = (
     Score(None, "infra_error"),
 )
 
+log = logging.getLogger(__name__)
 Tags = Sequence[Sequence[str]]
 
 
@@ -75,7 +78,8 @@ def verify(
     """One completion against one gold; see `math_reward`."""
     try:
         wanted = _gold(gold if isinstance(gold, str) else read_gold(gold) or "")
-    except (GraderTimeout, GraderFailure):
+    except (GraderTimeout, GraderFailure) as error:
+        log.warning("no verdict for the gold %r: %s", gold, error)
         return INFRA_ERROR
     if wanted is None:
         return GOLD_UNSCORABLE
@@ -147,13 +151,20 @@ class _Verdicts:
 _verdicts = _Verdicts()
 
 
+def _unlock() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    _verdicts._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
+
+
 def _compare(gold: str, answer: str, allow_unevaluated: bool) -> Score:
     try:
         equal = Comparison(pool().ask, allow_unevaluated).equal(gold, answer)
-    except GraderTimeout:
-        return TIMEOUT
-    except GraderFailure:
-        return INFRA_ERROR
+    except (GraderTimeout, GraderFailure) as error:
+        log.warning("no verdict for the gold %r and the answer %r: %s", gold, answer, error)
+        return TIMEOUT if isinstance(error, GraderTimeout) else INFRA_ERROR
     except RecursionError:
         return WRONG
     return CORRECT if equal else WRONG

@@ -22,7 +22,7 @@ from postrl.rewards.math.normalise import squashed, tidy
 from postrl.rewards.math.shape import FALSE, as_inequality, shape
 from postrl.rewards.math.syntax import parse
 from postrl.rewards.math.tree import Node, to_wire
-from postrl.rewards.math.units import Unit, read_unit
+from postrl.rewards.math.units import Unit, names, read_unit
 from postrl.rewards.math.values import (
     approximate,
     compare_at_points,
@@ -116,10 +116,11 @@ class Comparison:
 
     def _equations(self, gold: Node, answer: Node) -> bool:
         """Equations are equal when one is a multiple of the other. A gold that is none takes what the answer says
-        its left side is: `x + y = 5` for 5."""
+        its left side is: `x + y = 5` for 5, but not `2x = 5`."""
         if gold.kind not in ("equation", "named"):
             left, right = answer.args
-            return not symbols(right) and bool(symbols(left)) and self.same(gold, shape(right))
+            said = not symbols(right) and (len(symbols(left)) > 1 or not contains(left, {"num"}))
+            return said and self.same(gold, shape(right))
         sides = [_as_equation(node) for node in (gold, answer)]
         if sides[0] is None or sides[1] is None:
             return False
@@ -147,7 +148,7 @@ class Comparison:
         if len(golds) != len(answers) or len(golds) > MOST_ITEMS:
             return False
         names = [node.value for node in golds if node.kind == "named"]
-        ordered = contains(gold, "dots") or (
+        ordered = contains(gold, {"dots"}) or (
             len(set(names)) == len(golds) and not any(node.kind == "named" for node in answers)
         )
         return self._in_order(golds, answers) if ordered else self._in_any_order(golds, answers)
@@ -223,8 +224,10 @@ class Comparison:
         if unit and other and unit.measures == other.measures and unit.factor != other.factor:
             factor = Node("num", value=other.factor / unit.factor, text="factor")
             return self._scalars(left, Node("*", (right, factor)))
-        if percent == other_percent or self._scalars(left, right):
-            return self._scalars(left, right)
+        if self._scalars(left, right):
+            return True
+        if percent == other_percent:
+            return False
         hundredth = Node("/", (left if percent else right, HUNDRED))
         return self._scalars(hundredth, right) if percent else self._scalars(left, hundredth)
 
@@ -234,7 +237,7 @@ class Comparison:
             return values[0] == values[1] or _rounded(gold, values[0], answer, values[1])
         if _approximated(gold, answer):
             return True
-        if contains(gold, *_NO_NUMBERS) or contains(answer, *_NO_NUMBERS):
+        if contains(gold, _NO_NUMBERS) or contains(answer, _NO_NUMBERS):
             return gold == answer
         if not guarded(gold) or not guarded(answer):
             return False
@@ -245,33 +248,15 @@ class Comparison:
 
 
 _STRUCTURES = ("list", "set", "tuple", "ratio", "matrix", "union")
-_NO_NUMBERS = (
-    "inf",
-    "dots",
-    "empty",
-    "word",
-    "unit",
-    "such",
-    "minus",
-    "meet",
-    "list",
-    "set",
-    "tuple",
-    "matrix",
-    "based",
-)
+_NO_NUMBERS = names("inf dots empty word unit such minus meet list set tuple matrix based")
 _BY_KIND: tuple[tuple[frozenset[str], Callable[[Comparison, Node, Node], bool]], ...] = (
-    (frozenset({"list", "set"}), Comparison._lists),
-    (frozenset({"tuple"}), Comparison._tuples),
-    (frozenset({"union"}), Comparison._unions),
-    (frozenset({"matrix"}), Comparison._matrices),
-    (frozenset({"inequality"}), Comparison._inequalities),
-    (frozenset({"ratio"}), Comparison._ratios),
-    (frozenset({"mod"}), Comparison._parts),
-    (frozenset({"minus"}), Comparison._parts),
-    (frozenset({"meet"}), Comparison._parts),
-    (frozenset({"such"}), Comparison._parts),
-    (frozenset({"relation"}), Comparison._parts),
+    (names("list set"), Comparison._lists),
+    (names("tuple"), Comparison._tuples),
+    (names("union"), Comparison._unions),
+    (names("matrix"), Comparison._matrices),
+    (names("inequality"), Comparison._inequalities),
+    (names("ratio"), Comparison._ratios),
+    *((frozenset({kind}), Comparison._parts) for kind in ("mod", "minus", "meet", "such", "relation")),
 )
 
 
@@ -284,7 +269,7 @@ def same_words(gold: str, answer: str) -> bool:
     return texts[0] == texts[1] and bool(_WORDS.fullmatch(texts[0]))
 
 
-_ARITHMETIC = frozenset({"+", "*", "/", "^", "neg", "!", "call"})
+_ARITHMETIC = names("+ * / ^ neg ! call")
 _PLACEHOLDERS = frozenset({"proof", "notfound", "not found", "nan", "null", "n/a", "see solution"})
 """What data sets hold instead of an answer."""
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
@@ -407,7 +392,7 @@ def _rounds_to(value: Fraction, node: Node, error: Fraction = Fraction(0)) -> bo
 def _approximated(gold: Node, answer: Node) -> bool:
     """Whether one is an irrational number and the other a decimal of enough digits for it."""
     decimal, other = (answer, gold) if digits_of(answer) else (gold, answer)
-    if not digits_of(decimal) or symbols(other) or contains(other, *_NO_NUMBERS) or not guarded(other):
+    if not digits_of(decimal) or symbols(other) or contains(other, _NO_NUMBERS) or not guarded(other):
         return False
     value = approximate(other)
     return value is not None and _rounds_to(Fraction(value), decimal, abs(Fraction(value)) / 10**14)

@@ -36,7 +36,7 @@ def shape(node: Node) -> Node:
         return _list([shape(item) for item in node.args], str(node.value))
     if node.kind == "set":  # \{1 \pm \sqrt{2}\} has two elements
         return Node("set", _list([shape(item) for item in node.args], ",").args)
-    if contains(node, "pm"):
+    if contains(node, {"pm"}):
         return _list([shape(_with_sign(node, plus)) for plus in (True, False)], ",")
     if node.kind == "such":
         return _such_that(*node.args)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import cmath
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from fractions import Fraction
 
 from postrl.rewards.math.tree import Node
@@ -56,9 +56,9 @@ def symbols(node: Node) -> frozenset[str]:
     return frozenset().union(*map(symbols, node.args))
 
 
-def contains(node: Node, *kinds: str) -> bool:
+def contains(node: Node, kinds: Set[str]) -> bool:
     """Whether a node of one of these kinds is in the tree."""
-    return node.kind in kinds or any(contains(arg, *kinds) for arg in node.args)
+    return node.kind in kinds or any(contains(arg, kinds) for arg in node.args)
 
 
 # -- exact -------------------------------------------------------------------------------------------------------------
