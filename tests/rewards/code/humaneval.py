@@ -34,7 +34,7 @@ ATTACKS = {
     "    setattr(builtins, name, lambda *a, **k: True)\nbuiltins.AssertionError = SystemExit\n"
     "def {name}(*args, **named):\n    return 0\n",
     "the test file": "import ast, gc, glob, os, sys\n"
-    "def texts():\n    paths = [__file__, *sys.argv, *glob.glob('*'), *glob.glob('../*'), *glob.glob('/tmp/**', recursive=True), *glob.glob('/proc/*/cmdline')]\n"
+    "def texts():\n    paths = [__file__, *sys.argv, *glob.glob('*'), *glob.glob('../*'), *glob.glob('/tmp/*'), *glob.glob('/box/*'), *glob.glob('/proc/*/cmdline')]\n"
     "    for path in paths:\n        try:\n            yield open(path, errors='replace').read()\n        except OSError:\n            pass\n"
     "    f = sys._getframe()\n    while f:\n        yield repr(f.f_locals)\n        f = f.f_back\n"
     "    yield from (o for o in gc.get_objects() if type(o) is str)\n"
