@@ -45,9 +45,7 @@ def run(tmp_path):
     config = GRPOConfig(
         model="m", dataset=["data"], reward=["arithmetic", f"{tmp_path}/rewards.py:letters"], reward_weights=[1.0, 0.1]
     )
-    return make_run(
-        tmp_path / "run", config, [[group(1, *ANSWERS[0])], [group(2, *ANSWERS[1])]]
-    )
+    return make_run(tmp_path / "run", config, [[group(1, *ANSWERS[0])], [group(2, *ANSWERS[1])]])
 
 
 def make_run(folder, config, steps):

@@ -19,7 +19,8 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
-from postrl.rewards.registry import BUILTINS, RewardSpec, resolve, with_options
+from postrl.rewards.builtin import BUILTINS
+from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.run_folder import RunFolder

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -202,14 +202,12 @@ def _text(value: Any) -> str | None:
 # -- stored ------------------------------------------------------------------------------------------------------------
 
 
-def stored(run: str | Path, most: int) -> list[Trial]:
-    """The first groups of a run's last step.
+def stored(run: str | Path, most: int, *, own: bool = False) -> list[Trial]:
+    """The first groups of a run's last step; `own`: each is for the rewards that scored it in the run, else for all.
 
     Raises:
         UsageError: no run, or no stored rollouts.
     """
-    from dataclasses import replace
-
     from postrl.rescore import steps_of
     from postrl.rollout.store import read_rollouts
 
@@ -218,7 +216,9 @@ def stored(run: str | Path, most: int) -> list[Trial]:
     for group in read_rollouts(file)[:most]:
         fresh = [replace(rollout, rewards={}, statuses={}, reward=None) for rollout in group.rollouts]
         step = int(file.stem.rpartition("_")[2])
-        trials.append(Trial(replace(group, rollouts=fresh, rewards=()), [f"step {step}"] * len(fresh)))
+        trials.append(
+            Trial(replace(group, rollouts=fresh, rewards=group.rewards if own else ()), [f"step {step}"] * len(fresh))
+        )
     return trials
 
 
@@ -232,11 +232,13 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
         UsageError, DataError: the model or the data cannot be loaded.
     """
     import torch
+    from transformers.utils import logging
 
     from postrl.learning.loading import load_model, load_tokenizer, stop_token_ids
     from postrl.rollout.embedded import EmbeddedSampler
     from postrl.rollout.sampler import Request, Sampling, derive_seed
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(config, path)
     found = load_prompts(config, tokenizer, split="train")
     model = load_model(config, path).to("cuda" if torch.cuda.is_available() else "cpu")

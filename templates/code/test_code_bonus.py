@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from code_bonus import documented
+
 from postrl.rewards.code import code_reward
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("data.jsonl").read_text().splitlines()]

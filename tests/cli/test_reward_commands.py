@@ -250,6 +250,15 @@ def test_a_function_that_has_changed_since_is_noticed(postrl, run, place):
     assert "NOT reproduced: 1 completions have other scores or statuses" in out
 
 
+def test_a_runs_completions_can_be_tried_with_its_own_and_with_other_rewards(postrl, run):
+    for reward, status in (((), "scored"), (("arithmetic",), "correct")):
+        code, out, _ = postrl("reward", "test", *reward, "--run", "run", "--json")
+        rows = json.loads(out)["completions"]
+        assert code == 0
+        assert [(row["completion"], row["from"]) for row in rows] == [(text, "step 1") for text in ("1", "2", "11")]
+        assert rows[0]["status"] == status
+
+
 def test_another_reward_shows_means_statuses_and_the_largest_changes(postrl, run):
     code, out, err = postrl("rescore", "run", "--reward", "arithmetic", "--reward-weights", "2")
     assert (code, err) == (0, "")

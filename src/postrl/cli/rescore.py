@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postrl.cli.options import SettingsCommand
-from postrl.cli.reward import Debug, Json, RewardArg
+from postrl.cli.scoring import Debug, Json, RewardArg, reward_specs, show_failures, write_json
 from postrl.config import REWARD
 from postrl.errors import UsageError
 
@@ -59,7 +59,6 @@ def rescore(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    from postrl.cli.reward import show_failures, write_json
     from postrl.cli.tables import bar
     from postrl.rescore import Comparison, steps_of
     from postrl.rewards.runner import RewardRunner
@@ -87,7 +86,6 @@ def _rewards(
     """What to score with, and the run's settings, with the new weights in place of its own."""
     from dataclasses import replace
 
-    from postrl.cli.reward import reward_specs
     from postrl.rescore import own_rewards, run_config
     from postrl.rewards.registry import with_options
 

@@ -170,7 +170,8 @@ def _problem(fields: Any) -> str:
 def kind_of(spec: RewardSpec) -> str | None:
     """Which cases suit a function, by its arguments: `tests` for code, `answer` for math. None: they do not tell.
 
-    A function of the user's is read and not run, so one that is imported or made by a decorator does not tell.
+    A function of the user's is read in its file and not run, so one that is imported, wrapped or given as
+    package.module:function does not tell.
     """
     names = _arguments(spec)
     return "code" if "tests" in names else "math" if "answer" in names else None

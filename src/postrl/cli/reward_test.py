@@ -1,0 +1,208 @@
+"""`postrl reward test`: what a reward says about completions, without training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from postrl.cli.scoring import Debug, Json, RewardArg, reward_specs, show_failures, write_json
+from postrl.config import DATA, REWARD
+from postrl.errors import UsageError
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig
+    from postrl.rewards.registry import RewardSpec
+    from postrl.tryout import Trial
+
+HELP = """Score completions without training, and show prompt, completion, score, status and time.
+
+REWARD is a built-in name (math, code, ...), file.py:function or package.module:function; repeatable; default: those of
+--config, else the data set's own. Exit code 1 when a score failed.
+
+\b
+Completions come from one of:
+  (default)            made up: each row's answer, the same in a box, and a wrong one
+  --completions FILE   JSONL: line i is about row i, with `completion` or `completions`; other
+                       keys replace the row's columns; without --dataset the lines are the rows
+  --run RUN            the last step of an earlier run, with its rows
+  --sample             a model, in this process
+
+\b
+  postrl reward test rewards.py:score --dataset data.jsonl
+  postrl reward test --config config.yaml --sample
+"""
+
+COMPLETIONS = "Completions"
+
+
+def run(
+    context: typer.Context,
+    reward: Annotated[list[str] | None, typer.Argument(metavar="REWARD", hidden=True)] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
+    ] = None,
+    dataset_path: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
+    ] = None,
+    dataset_split: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
+    ] = None,
+    prompt_column: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
+    ] = None,
+    answer_column: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Rows to take, the first ones.", rich_help_panel=DATA)
+    ] = 3,
+    completions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSONL file with completions.", rich_help_panel=COMPLETIONS)
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Run folder to take completions from.", rich_help_panel=COMPLETIONS),
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample completions.", rich_help_panel=COMPLETIONS)] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Model for --sample; default: smollm2-135m.", rich_help_panel=COMPLETIONS),
+    ] = None,
+    num_generations: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Samples a row.", rich_help_panel=COMPLETIONS)
+    ] = 2,
+    max_completion_length: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Most tokens of a sample; default: 64.", rich_help_panel=COMPLETIONS),
+    ] = None,
+    reward_arg: RewardArg = None,
+    reward_timeout: Annotated[
+        float | None, typer.Option(metavar="X", help="Seconds a call may take; default: 60.", rich_help_panel=REWARD)
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML file with settings; flags win.")] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    if sum([completions is not None, run is not None, sample]) > 1:
+        raise UsageError("completions are asked for from several places", hint="--completions, --run or --sample")
+    given = {
+        "reward": reward, "dataset": dataset, "dataset_path": dataset_path, "dataset_split": dataset_split,
+        "prompt_column": prompt_column, "answer_column": answer_column, "model": model,
+        "max_completion_length": max_completion_length, "reward_arg": reward_arg, "reward_timeout": reward_timeout,
+    }  # fmt: skip
+    settings = _settings({name: value for name, value in given.items() if value}, config)
+    specs, trials = _trials(settings, rows, completions, run, num_generations if sample else 0)
+    failed = _score(settings, specs, trials, as_json=as_json)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _settings(given: dict[str, Any], config: Path | None) -> GRPOConfig:
+    from postrl.cli.options import build_config
+    from postrl.config import GRPOConfig
+
+    if config is None:
+        given = {"max_completion_length": 64, **given}
+    return build_config(GRPOConfig, given, config)
+
+
+def _trials(
+    settings: GRPOConfig, rows: int, completions: Path | None, run: Path | None, samples: int
+) -> tuple[list[RewardSpec], list[Trial]]:
+    """What scores, and what is scored. Mistakes in the names of rewards show before a model is loaded."""
+    from postrl import tryout
+
+    specs = reward_specs(settings.reward, settings.reward_arg)
+    own: Sequence[str] = ()
+    if run is not None:
+        trials = tryout.stored(run, rows, own=not specs)
+        if not specs:
+            from postrl.rescore import own_rewards
+
+            return own_rewards(run), trials
+    elif completions is not None:
+        found, trials = tryout.given(settings, completions, rows)
+        own = found.default_reward
+    elif samples:
+        found, trials = asyncio.run(tryout.sampled(settings, _local_model(settings), rows, samples))
+        own = found.default_reward
+    else:
+        found = tryout.load_rows(settings)
+        trials, own = tryout.made_up(found.prompts[:rows]), found.default_reward
+    specs = specs or reward_specs(own, settings.reward_arg)
+    if not specs:
+        raise UsageError(
+            "no reward is given, and the data has none of its own", hint="name one: math, file.py:function"
+        )
+    return specs, trials
+
+
+def _local_model(settings: GRPOConfig) -> str:
+    from dataclasses import replace
+
+    from postrl import console
+    from postrl.launch.model import check_model, local_model
+
+    settings = replace(settings, model=settings.model or "smollm2-135m")
+    check_model(settings)
+    console.note(f"sampling from {settings.model}")
+    return local_model(settings)
+
+
+def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[Trial], *, as_json: bool) -> int:
+    """Score, show, and return how many scores failed."""
+    from postrl.cli.tables import bar
+    from postrl.rewards.runner import RewardRunner
+    from postrl.tryout import score_all
+
+    with (
+        RewardRunner.for_run(specs, settings) as runner,
+        bar("scoring", len(trials)) as done,
+    ):
+        asyncio.run(score_all(runner, trials, done))
+    rows = [row for trial in trials for row in _rows(trial)]
+    if as_json:
+        write_json({"rewards": list(runner.names), "completions": rows})
+    else:
+        _show_scores(rows, several=len(runner.names) > 1)
+    show_failures(runner)
+    return sum(row["failed"] for row in rows)
+
+
+def _rows(trial: Trial) -> list[dict[str, Any]]:
+    from postrl.rewards.score import Score
+
+    return [
+        {
+            "prompt_id": trial.group.prompt_id,
+            "prompt": _question(trial),
+            "completion": rollout.completion,
+            "from": origin,
+            "reward": name,
+            "score": rollout.rewards[name],
+            "status": status,
+            "failed": Score(rollout.rewards[name], status).failed,
+            "seconds": trial.seconds,
+        }
+        for rollout, origin in zip(trial.group.rollouts, trial.origins, strict=True)
+        for name, status in rollout.statuses.items()
+    ]
+
+
+def _question(trial: Trial) -> str:
+    """What the user says, without the chat template."""
+    messages = trial.group.messages
+    return trial.group.prompt if not messages else str(messages[-1].get("content"))
+
+
+def _show_scores(rows: Sequence[dict[str, Any]], *, several: bool) -> None:
+    from postrl.cli.tables import Column, seconds, show
+
+    columns = [Column("prompt", wide=True), Column("completion", wide=True), Column("from")]
+    columns += [Column("reward")] if several else []
+    columns += [Column("score", right=True), Column("time", right=True), Column("status")]
+    keys = ["prompt", "completion", "from", *(["reward"] if several else []), "score", "time", "status"]
+    show(columns, [[{**row, "time": seconds(row["seconds"])}[key] for key in keys] for row in rows])
