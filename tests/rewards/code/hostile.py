@@ -254,13 +254,15 @@ def run(box: Sandbox, source: str, arguments: list[str], limits: Limits = LIMITS
 
 
 def left_behind(parent: int | None = None) -> list[str]:
-    """Processes that sandboxes of this process (or of `parent`) left, keepers included; zombies count."""
-    ours = re.compile(rf"keeper\.main\(\)\0\d+\0{parent or os.getpid()}\0$|^(/bin/)?sleep\0{SLEEP}\0$")
+    """Processes that sandboxes of this process (or of a killed `parent`) left, keepers included; zombies count. The
+    fork server of a process that lives is no such thing."""
+    ours = re.compile(rf"forkserver\.main\(\)\0\d+\0{parent or os.getpid()}\0$|^(/bin/)?sleep\0{SLEEP}\0$")
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             command = Path("/proc", name, "cmdline").read_text(errors="replace")
-            if ours.search(command):
+            serves = Path("/proc", name, "comm").read_text() == "postrl-forks\n" and parent is None
+            if ours.search(command) and not serves:
                 found.append(f"{name}: {command}")
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     zombies = [pid for pid in children.read_text().split() if _is_zombie(pid)] if children.exists() else []

@@ -283,6 +283,13 @@ def test_kill_ends_it_from_any_thread_and_close_may_be_called_twice(box, start):
     assert settled() == []
 
 
+def test_a_program_that_is_killed_before_it_began_counts_as_killed(box, start):
+    contained = start(box, "import time\ntime.sleep(600)")
+    contained.kill()
+    assert contained.wait(PATIENCE) == -signal.SIGKILL
+    assert not contained.folder.exists()
+
+
 def test_input_that_is_not_read_and_input_of_any_size_are_fine(box, run):
     assert run(box, "print('done')", stdin=b"x" * 10_000_000).stdout == b"done\n"
     finished = run(box, "import sys\nprint(len(sys.stdin.read()))", stdin=b"x" * 3_000_000)
@@ -593,7 +600,7 @@ def test_the_program_does_not_run_when_the_confinement_fails(strict, write, monk
     with strict.start(write("print('ran')"), stdin=PIPE, stdout=PIPE, stderr=PIPE) as contained:
         with pytest.raises(SandboxError, match="mount at"):
             contained.communicate(b"", PATIENCE)
-        assert not contained.process.stdout.read()
+        assert not contained.stdout.read()
 
 
 def test_the_survey_names_every_mechanism_with_whether_it_works():

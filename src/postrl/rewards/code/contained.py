@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -60,24 +59,27 @@ class Contained:
     """A started program. Use as a context manager, or call `close`. Any thread may call `kill`."""
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        channel: socket.socket,
-        folder: Path,
-        *,
-        output: int,
-        cpu: int,
-        memory: int,
+        self, channel: socket.socket, folder: Path, pipes: list[int | None], output: int, cpu: int, memory: int
     ) -> None:
-        self.process, self.channel, self.folder = process, channel, folder
+        self.channel, self.folder = channel, folder
         self.output, self.cpu, self.memory = output, cpu, memory
-        self.pid = process.pid
-        """The keeper's process id."""
+        modes = ("wb", "rb", "rb")
+        self.stdin, self.stdout, self.stderr = (
+            None if fd is None else os.fdopen(fd, mode, buffering=0) for fd, mode in zip(pipes, modes, strict=True)
+        )
+        """Our ends of the streams that are pipes."""
         self._said = b""
         self._silent = False
         """The keeper has closed its end, its last act."""
         self._closed = False
         self._lock = threading.RLock()
+
+    @property
+    def pid(self) -> int | None:
+        """The keeper's process id, None before it has begun."""
+        self._ended()
+        number = self._lines().get("keeper")
+        return None if number is None else int(number)
 
     def __enter__(self) -> Contained:
         return self
@@ -104,7 +106,7 @@ class Contained:
         """How it ended, None while any process of it lives. Raises SandboxError like `poll`."""
         if not self._ended():
             return None
-        lines = dict(line.partition(" ")[::2] for line in self._said.decode(errors="replace").splitlines())
+        lines = self._lines()
         if "error" in lines:
             raise SandboxError(f"the sandbox failed: {lines['error']}")
         if "ended" not in lines:
@@ -127,9 +129,11 @@ class Contained:
             self._closed = True
         self.kill()
         if not self._wait_for_end(END_TIMEOUT):
-            self.process.kill()  # and the kernel init or the program with it
+            if (pid := self.pid) is not None:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)  # and the kernel init or the program with it
             self._wait_for_end(END_TIMEOUT)
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for stream in (self.stdin, self.stdout, self.stderr):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
@@ -179,10 +183,10 @@ class Contained:
                     piece = b""
                 self._said += piece
                 self._silent = not piece
-            if self._silent and self.process.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.process.wait(END_TIMEOUT)
             return self._silent
+
+    def _lines(self) -> dict[str, str]:
+        return dict(line.partition(" ")[::2] for line in self._said.decode(errors="replace").splitlines())
 
     def _limit(self, status: int, milliseconds: int, peak: int) -> str | None:
         if status == -signal.SIGXCPU or (status == -signal.SIGKILL and milliseconds > 950 * self.cpu):
@@ -194,12 +198,11 @@ class Conversation:
     """The streams of one `communicate`."""
 
     def __init__(self, contained: Contained, stdin: bytes) -> None:
-        process = contained.process
-        if process.stdin is None or process.stdout is None or process.stderr is None:
+        if contained.stdin is None or contained.stdout is None or contained.stderr is None:
             raise ValueError("communicate needs stdin, stdout and stderr to be subprocess.PIPE")
         self.most = contained.output
-        self.stdin, self.unsent = process.stdin, memoryview(stdin)
-        self.stdout, self.stderr = process.stdout.fileno(), process.stderr.fileno()
+        self.stdin, self.unsent = contained.stdin, memoryview(stdin)
+        self.stdout, self.stderr = contained.stdout.fileno(), contained.stderr.fileno()
         self.received = {self.stdout: bytearray(), self.stderr: bytearray()}
         self.overflow = False
         self.events = select.poll()

@@ -33,14 +33,11 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import UsageError
-from postrl.rewards.code import places
+from postrl.rewards.code import places, starter
 from postrl.rewards.code.confine import kernel, seccomp
 from postrl.rewards.code.contained import Contained, Finished, Outcome, SandboxError
 
 LEVELS = ("strict", "landlock", "basic")
-BOOT = f"import sys; sys.path.append({os.path.dirname(__file__)!r}); from confine import keeper; keeper.main()"
-COMMAND = (sys.executable, "-s", "-S", "-P", "-c", BOOT)
-"""Not -I, which would ignore the PYTHON* variables of the environment that we made."""
 PROBE = Path(__file__).parent / "confine" / "probe.py"
 PROBE_WALL = 30.0
 
@@ -106,28 +103,29 @@ class Sandbox:
             SandboxError: the keeper could not be started. That the confinement failed is raised by the methods of
                 what this returns; then nothing of the program has run.
         """
-        folder, lock = places.new_folder()
-        ours, theirs = socket.socketpair()
         job = self._job(program.resolve(), arguments, limits)
-        job |= {"folder": folder, "lock": lock, "pass_fds": list(pass_fds), "threads": threads}
-        home = places.STRICT_HOME if self.level == "strict" else folder
-        try:
+        passed = sorted({fd for fd in pass_fds if fd > 2})
+        with contextlib.ExitStack() as stack:
+            streams = [_open(given, index, stack) for index, given in enumerate((stdin, stdout, stderr))]
+            folder, lock = places.new_folder()
+            stack.callback(os.close, lock)
+            ours, theirs = socket.socketpair()
+            stack.enter_context(theirs)
+            contained = Contained(
+                ours, Path(folder), [end for _, end in streams], limits.output, job["cpu"], limits.memory
+            )
+            home = places.STRICT_HOME if self.level == "strict" else folder
+            environment = {"HOME": home, "TMPDIR": home}
+            job |= {"folder": folder, "pass_fds": passed, "threads": threads, "environment": environment}
             message = marshal.dumps(job)
-            ours.sendall(len(message).to_bytes(4, "big") + message)
-            process = subprocess.Popen(
-                [*COMMAND, str(theirs.fileno()), str(os.getpid())],
-                stdin=stdin, stdout=stdout, stderr=stderr, bufsize=0,
-                cwd=folder, env=places.environment(home), start_new_session=True,
-                pass_fds=(theirs.fileno(), lock, *pass_fds),
-            )  # fmt: skip
-        except OSError as error:
-            ours.close()
-            os.rmdir(folder)
-            raise SandboxError(f"the sandbox cannot start {sys.executable}: {error}") from error
-        finally:
-            theirs.close()
-            os.close(lock)
-        return Contained(process, ours, Path(folder), output=limits.output, cpu=job["cpu"], memory=limits.memory)
+            try:
+                ours.sendall(len(message).to_bytes(4, "big") + message)
+                starter.fork([theirs.fileno(), lock, *(fd for fd, _ in streams), *passed])
+            except OSError as error:
+                theirs.close()
+                contained.close()
+                raise SandboxError(f"the sandbox cannot start {sys.executable}: {error}") from error
+        return contained
 
     def run(
         self,
@@ -156,6 +154,20 @@ class Sandbox:
             **asdict(limits),
             "cpu": math.ceil(limits.wall + 1 if limits.cpu is None else limits.cpu),
         }
+
+
+def _open(given: int, index: int, stack: contextlib.ExitStack) -> tuple[int, int | None]:
+    """A standard stream as subprocess understands it: the program's end, and ours of a pipe."""
+    if given >= 0:
+        return given, None
+    if given == subprocess.DEVNULL:
+        theirs, ours = os.open(os.devnull, os.O_RDWR), None
+    elif given == subprocess.PIPE:
+        theirs, ours = os.pipe() if index == 0 else os.pipe()[::-1]
+    else:
+        raise ValueError(f"{given} as a standard stream, expected a descriptor, subprocess.DEVNULL or subprocess.PIPE")
+    stack.callback(os.close, theirs)
+    return theirs, ours
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------
@@ -223,7 +235,7 @@ def _has_filter() -> bool:
 
 def survey() -> list[tuple[str, bool, str]]:
     """What this machine offers: (mechanism, whether it works here, a note), each tried in a process of its own."""
-    command = [*COMMAND[:-1], BOOT.replace("keeper", "survey")]
+    command = [*starter.COMMAND[:-1], starter.BOOT.replace("forkserver", "survey")]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_WALL, env=places.environment("/"))
     except (OSError, subprocess.SubprocessError) as error:

@@ -6,6 +6,7 @@ import contextlib
 import marshal
 import os
 import resource
+import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,13 @@ def receive(fd: int) -> Job | None:
         data += piece
     job: Job = marshal.loads(data[4:])
     return job
+
+
+def hung_up(fd: int) -> bool:
+    """Whether the caller has closed its end: after the job nothing else comes down."""
+    events = select.poll()
+    events.register(fd, select.POLLIN)
+    return bool(events.poll(0))
 
 
 def say(fd: int, line: str) -> None:

@@ -1,9 +1,10 @@
 """The process between the caller and the program: starts it confined, ends it, removes its folder.
 
-    python -c "... keeper.main()" CHANNEL_FD PARENT_PID          (see `sandbox.Sandbox.start`)
+It is forked by the fork server (forkserver.py) and gets the descriptors of one program: the channel, the lock of its
+folder, its standard streams, and those that it is passed.
 
 The channel is one end of a socket pair. Down it comes one job (marshal: from the caller, never from a candidate), then
-nothing; its end asks for the end of everything. Up it go lines: `running` before the program's first line,
+nothing; its end asks for the end of everything. Up it go lines: `keeper PID`, `running` before the program's first line,
 `ended STATUS CPU_MS PEAK_KB` after its last, `limit NAME` for a limit that was enforced from here, or `error TEXT` when
 the confinement failed, in which case nothing of the program ran. The program's process closes the channel first.
 
@@ -13,11 +14,11 @@ The keeper is not confined: it reads nothing that comes from the program.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import resource
 import select
 import signal
-import sys
 import time
 from importlib.machinery import SourceFileLoader
 
@@ -29,14 +30,28 @@ GIVE_UP = 10.0
 """Seconds after which what still lives cannot be killed (stuck in the kernel)."""
 
 
-def main() -> None:
-    """Returns in the program's process, once the program has run; the keeper and init end in here."""
-    up, parent = int(sys.argv[1]), int(sys.argv[2])
-    job = channel.receive(up)
+def main(fds: list[int], parent: int) -> None:
+    """Returns in the program's process, once the program has run; the keeper and init end in here.
+
+    Args:
+        fds: channel, lock, standard input, output, error, and those that the program is passed, in the job's order.
+        parent: the process that forked this one, and with which all ends.
+    """
+    job = channel.receive(fds[0])
     if job is None:
-        return
+        os._exit(1)
+    up = fds[0]
+    if channel.hung_up(up):
+        tree.remove(job["folder"])
+        channel.say(up, f"ended {-signal.SIGKILL} 0 0")
+        os._exit(0)
     try:
-        code = SourceFileLoader("__main__", str(job["program"])).get_code("__main__")
+        up, job["lock"] = _place(fds, [0, 1, 2, *job["pass_fds"]])
+        channel.say(up, f"keeper {os.getpid()}")
+        kernel.set_name("postrl-keeper")
+        os.environ.update(job["environment"])
+        os.chdir(job["folder"])
+        code = SourceFileLoader("__main__", job["program"]).get_code("__main__")
         assert code is not None
         child = program.start(job, up)
     except Exception as error:  # fail closed, in whichever process this is: the program does not run
@@ -45,6 +60,18 @@ def main() -> None:
     if child:
         Keeper(job, up, parent, child).keep()
     program.run(job, code)
+
+
+def _place(fds: list[int], targets: list[int]) -> tuple[int, int]:
+    """Give the program's descriptors the numbers that it expects. Returns the new ones of the first two, ours."""
+    floor = max(targets) + 1
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, floor) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for fd, target in zip(moved[2:], targets, strict=True):
+        os.dup2(fd, target, inheritable=target <= 2)
+        os.close(fd)
+    return moved[0], moved[1]
 
 
 class Keeper:
@@ -63,12 +90,13 @@ class Keeper:
         """Until the program ends, a limit is passed, the caller asks or is gone; then end all of it. Never returns."""
         try:
             self._let_go()
-            limit = self._wait()
-            if limit:
-                channel.say(self.up, f"limit {limit}")
-            self._end_all()
+            try:
+                if limit := self._wait():
+                    channel.say(self.up, f"limit {limit}")
+            finally:
+                self._end_all()
+                tree.remove(self.job["folder"])
             self._report()
-            tree.remove(self.job["folder"])
         except Exception as error:
             channel.say(self.up, f"error {type(error).__name__}: {error}")
         finally:
@@ -93,7 +121,7 @@ class Keeper:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        for fd in set(self.job["pass_fds"]) - {0, 1, 2}:
+        for fd in self.job["pass_fds"]:
             os.close(fd)
         os.chdir("/")
 
@@ -105,7 +133,7 @@ class Keeper:
             if left <= 0:
                 return "wall"
             if os.getppid() != self.parent or self.told_to_end:
-                return None
+                raise InterruptedError("the keeper was told to end")
             if not self.strict and (limit := program.passed_limit(self.job, self.child)):
                 return limit
             for fd, _ in self.events.poll(1000 * min(left, sample)):

@@ -10,7 +10,7 @@ CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x0200000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 CLONE_NEW = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_SECCOMP = 1, 4, 15, 22
 PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 LAST_CAPABILITY = 63
 """Above the last one of any kernel."""
@@ -41,6 +41,12 @@ def syscall(name: str, number: int, *arguments: object) -> int:
 
 def prctl(option: int, value: object = 0, third: object = 0) -> int:
     return call("prctl", option, _word(value), _word(third), _word(0), _word(0))
+
+
+def set_name(name: str) -> None:
+    """What ps and top call this process."""
+    if LINUX:
+        prctl(PR_SET_NAME, ctypes.c_char_p(name.encode()))
 
 
 def no_new_privileges() -> None:

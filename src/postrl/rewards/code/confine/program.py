@@ -114,7 +114,7 @@ def _confine_init(job: Job, uid: int | None) -> None:
 
 def _be_init(job: Job, up: int, program: int) -> None:
     """Reap what ends and hold the memory of all processes together to the limit. Never returns."""
-    for fd in {0, 1, 2, *job["pass_fds"]}:
+    for fd in (0, 1, 2, *job["pass_fds"]):
         os.close(fd)
     watched = os.pidfd_open(program)
     while True:
@@ -198,13 +198,12 @@ def passed_limit(job: Job, child: int) -> str | None:
 def _enter(job: Job, up: int) -> None:
     """The last step: nothing of ours stays open, and the caller hears that the program begins."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    kernel.set_name("python")
     channel.say(up, "running")
     opened_here = range(3, 64 + len(job["pass_fds"]))  # few are open, and each took the lowest number
     for fd in {up, job["lock"], *opened_here}.difference(job["pass_fds"]):
         with contextlib.suppress(OSError):  # not open
             os.close(fd)
-    for fd in set(job["pass_fds"]) - {0, 1, 2}:
-        os.set_inheritable(fd, False)
 
 
 def _prefer_for_oom() -> None:
