@@ -95,7 +95,14 @@ def test_tags_that_cannot_be_told_apart_are_refused(tags):
 
 
 @pytest.mark.parametrize(
-    "text", ["<think>" * 200_000, "<" * 1_000_000, "</think>" * 100_000 + "<think>", "<think>" + "a </think " * 100_000]
+    "text",
+    [
+        "<think>" * 200_000,
+        "<" * 1_000_000,
+        "</think>" * 100_000 + "<think>",
+        "<think>" + "a </think " * 100_000,
+        "</s> " * 200_000,
+    ],
 )
 def test_hostile_text_is_read_in_one_pass(text):
     """A pattern with `.*?` and a lookahead takes minutes here: the suite's time limit is the assertion."""
