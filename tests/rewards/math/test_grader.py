@@ -179,7 +179,10 @@ print(grader._process.pid, flush=True)
 
 def run_script(then):
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(endless=ENDLESS, then=then)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT.format(endless=ENDLESS, then=then)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     zygote = psutil.Process(int(process.stdout.readline()))
     family = [zygote, *zygote.children(recursive=True)]
@@ -195,7 +198,9 @@ def test_nothing_survives_a_caller_that_is_killed_while_it_grades():
 
 
 def test_nothing_survives_a_caller_that_ends():
-    process, family = run_script("")
+    process, family = run_script("input()")
+    process.stdin.write("\n")
+    process.stdin.close()
     assert process.wait(60) == 0
     wait_until(lambda: not any(lives(member.pid) for member in family), "the grader's end")
 

@@ -6,7 +6,7 @@ The zygote imports and warms everything once and never computes; it forks the ch
 one. A question gets its seconds from the moment the child starts on it; then the child is killed, and the next one is
 forked from the warm zygote in milliseconds. A child may take ROOM of memory more than the zygote had.
 
-Nothing is left behind: the zygote looks twice a second whether its caller lives, the child gets the kernel's signal
+Nothing is left behind: the zygote looks four times a second whether its caller lives, the child gets the kernel's signal
 when the zygote dies, both are killed when the interpreter ends.
 
     python -m postrl.rewards.math.grader REQUEST_FD REPLY_FD CALLER_PID SECONDS      (started by `Grader`)
@@ -39,7 +39,7 @@ GRACE_SECONDS = 20.0
 """What a reply may take longer: killing a child, forking the next, a loaded machine."""
 WAIT_SECONDS = 120.0
 """For a free grader."""
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 0.25
 ROOM = 1 << 30
 """Bytes of address space."""
 LARGEST_REPLY = 1 << 16

@@ -34,6 +34,7 @@ _COMMANDS = {
     **dict.fromkeys((r"\big", r"\Big", r"\bigg", r"\Bigg", r"\bigl", r"\bigr", r"\Bigl", r"\Bigr", r"\biggl"), ""),
     **dict.fromkeys((r"\biggr", r"\Biggl", r"\Biggr", r"\displaystyle", r"\textstyle", r"\boxed", r"\fbox"), _BLANK),
     **dict.fromkeys((r"\scriptstyle", r"\ensuremath", r"\it", r"\bf", r"\rm", r"\therefore"), _BLANK),
+    **dict.fromkeys((r"\large", r"\Large", r"\huge", r"\small", r"\blacksquare", r"\square", r"\qed"), _BLANK),
     **dict.fromkeys((r"\dfrac", r"\tfrac", r"\cfrac"), r"\frac"),
     **dict.fromkeys((r"\dbinom", r"\tbinom"), r"\binom"),
     **dict.fromkeys((r"\cdot", r"\times", r"\ast", r"\bullet"), "*"),
@@ -60,7 +61,7 @@ _COMMANDS = {
 }  # fmt: skip
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 
-_THIN = r"(?:\{,\}|,?\\[,!;: ]|\\thinspace\s?)\s?"
+_THIN = r"(?:\{,\}|,?\\!|\\[,;: ]|\\thinspace)\s?"  # but `12,\,102` is a list
 _THIN_THOUSANDS = re.compile(rf"(?<![0-9.,])[0-9]{{1,3}}(?:{_THIN}[0-9]{{3}})+(?![0-9])")
 _COMMA_THOUSANDS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _BLANK_THOUSANDS = re.compile(r"(?<![0-9.,/] )(?<![0-9.,/])[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9/])")
@@ -69,11 +70,12 @@ _TEXT = re.compile(
     r"\s*\{(?P<inside>[^{}]*)\}"
 )
 _BLACKBOARD = re.compile(r"\\math(?:bb|cal|scr|frak)\s*\{?\s*([A-Za-z])\s*\}?")
-_PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|color|label|tag)\*?\s*\{[^{}]*\}")
+_PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|color|textcolor|label|tag)\*?\s*\{[^{}]*\}")
 _LETTERS = re.compile(r"[A-Za-z][A-Za-z'-]*(?:\.(?=[A-Za-z]))?(?:[A-Za-z]\.)*")
-_MATRIX = re.compile(r"\\begin\s*\{(?:[pbB]?matrix\*?|smallmatrix|array)\}(?:\s*(?:\{[clr|\s]*\}|\[[clr]\]))?")
+_MATRIX = re.compile(r"\\begin\s*\{\s*(?:[pbB]?matrix\*?|smallmatrix|array)\s*\}(?:\s*(?:\{[clr|\s]*\}|\[[clr]\]))?")
 _DETERMINANT = re.compile(r"\\begin\s*\{[vV]matrix\}")
-_END = re.compile(r"\\end\s*\{[a-zA-Z]*\*?\}")
+_END = re.compile(r"\\end\s*\{\s*[a-zA-Z]*\*?\s*\}")
+_ORDINAL = re.compile(r'(?<=[0-9]) ?(?:\^ ?)?(?:\{ ?)?"?(?:st|nd|rd|th)"?(?: ?\})?(?![a-zA-Z])')
 _ROW = re.compile(r"\\\\\s*(?:\[[0-9.]+\s*[a-z]{2}\])?")
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z])")
 _PERCENT = re.compile(r'\s*(?:"(?:percent|pct|percentage)"|\b(?:percent|pct)\b)(?: points?)?')
@@ -93,7 +95,7 @@ def tidy(text: str) -> str:
     """A text of at most LONGEST_ANSWER characters in the small notation that `syntax` reads."""
     text = _SUPERSCRIPTS.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPT_DIGITS) + "}", text.translate(_UNICODE))
     text = _THIN_THOUSANDS.sub(lambda m: re.sub("[^0-9]", "", m[0]), text)
-    text = text.replace("{,}", ",").replace("**", "^")
+    text = text.replace("{,}", ",").replace("{:}", ":").replace("**", "^")
     text = _PHANTOM.sub(" ", _BLACKBOARD.sub(_blackboard, text))
     text = _DOUBLED.sub(r"\\", text) if r"\begin" not in text else text
     text = _END.sub(r" \\endmatrix ", _DETERMINANT.sub(r" \\determinant ", _MATRIX.sub(r" \\matrix ", text)))
@@ -106,7 +108,7 @@ def tidy(text: str) -> str:
     text = text.replace("$", " ").replace("~", " ").replace("\n", " ").replace("...", r"\ldots ")
     text = _PERCENT.sub("%", _TEMPERATURE.sub(r' "°\1" ', _DEGREES.sub("°", text)))
     text = _DOTTED.sub(_period, _REPEATING.sub(lambda m: f"{m[1]}({m[2] or m[3]})", text))
-    text = " ".join(text.split())
+    text = _ORDINAL.sub("", " ".join(text.split()))
     if not re.search(r"[(\[\]]|\\[{}]", text):  # between brackets a comma separates: (1,234) has two elements
         text = _BLANK_THOUSANDS.sub(lambda m: m[0].replace(" ", ""), _COMMA_THOUSANDS.sub(_without_commas, text))
     return _ONE_LETTER_UNIT.sub(_unit, _without_stop(_LABEL.sub("", text)))
