@@ -174,6 +174,18 @@ HONEST = {
     "a default factory": ("from collections import defaultdict\ndef f():\n    return defaultdict(lambda: 7)", "assert f()['x'] == 7"),
     "a loop over its items": ("def f():\n    return [1, 2]", "for x in f():\n    assert x > 0"),
     "re.Match": ("import re\ndef f(s):\n    return re.match('(a+)', s)", "assert f('aab').group(1) == 'aa' and f('b') is None"),
+    "docstring and name": (
+        'def f(x: int = 3) -> int:\n    """Adds one."""\n    return x + 1',
+        "assert f.__doc__ == 'Adds one.' and f.__name__ == 'f' and f.__defaults__ == (3,) and f() == 4",
+    ),
+    "threads that call functions of the tests": (
+        "from concurrent.futures import ThreadPoolExecutor\ndef f(g, xs):\n    with ThreadPoolExecutor(4) as pool:\n        return list(pool.map(g, xs))",
+        "assert f(lambda x: x * x, range(40)) == [x * x for x in range(40)]",
+    ),
+    "threads of the tests": (
+        "n = 0\ndef f(x):\n    global n\n    n += 1\n    return [x] * 100",
+        "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as pool:\n    assert list(pool.map(f, range(40))) == [[x] * 100 for x in range(40)]\nassert f(1)",
+    ),
     "a copy": ("class A:\n    def __init__(self):\n        self.x = [1]", "import copy\na = A()\nb = copy.deepcopy(a)\nb.x = 2\nassert a.x == [1] and copy.copy(a).x == [1]"),
 }  # fmt: skip
 

@@ -82,11 +82,14 @@ class Handle:
         raise TypeError("objects of the candidate cannot be pickled")
 
 
+DOCSTRING = property(lambda handle: handle._side.ask("get", handle, "__doc__"))
+
+
 def handle_class(name: str, special: list[str], number: int) -> type[Handle]:
     """The class of handles for one class of the candidate."""
     namespace: dict[str, Any] = {method: METHODS[method] for method in special if method in METHODS}
     namespace.setdefault("__hash__", None)
-    namespace.update(__slots__=(), _class_number=number, __module__="solution")
+    namespace.update(__slots__=(), _class_number=number, __module__="solution", __doc__=DOCSTRING)
     plain = name.isidentifier() and not hasattr(builtins, name)  # a class named "int" is none
     return type(name if plain else "Handle", (Handle,), namespace)
 

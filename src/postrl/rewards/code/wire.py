@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this
@@ -317,6 +318,8 @@ class Peer:
     def __init__(self, incoming: int, outgoing: int) -> None:
         self.incoming, self.outgoing = incoming, outgoing
         self.namedtuples: dict[Any, Any] = {}
+        self._lock = threading.RLock()
+        """Held for a whole request: threads take turns."""
         self._exports: list[Any] = []
         self._export_ids: dict[int, int] = {}
 
@@ -346,12 +349,13 @@ class Peer:
 
     def request(self, operation: str, *operands: Any) -> Any:
         """Have the other side do something, serve it meanwhile, and give the result or raise its error."""
-        pack = Pack(self)
-        packed = pack.value(operands)
-        self._write(_frame(["?", operation, packed, pack.contents()]))
-        while (message := self.receive())[0] == "?":
-            self.answer(message)
-        result, _ = self._unpacked(message[1], message[2], pack.containers)
+        with self._lock:
+            pack = Pack(self)
+            packed = pack.value(operands)
+            self._write(_frame(["?", operation, packed, pack.contents()]))
+            while (message := self.receive())[0] == "?":
+                self.answer(message)
+            result, _ = self._unpacked(message[1], message[2], pack.containers)
         if message[0] == "=":
             return result
         raise self.error(operation, result)
