@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from postrl.errors import UsageError
-from postrl.rewards.code import places
+from postrl.rewards.code import places, starter
 from postrl.rewards.code.confine import tree
 from postrl.rewards.code.sandbox import LEVELS, Contained, Finished, Limits, Sandbox, SandboxError, choose, survey
 from rewards.code.hostile import settled
@@ -538,6 +538,47 @@ def test_a_killed_keeper_takes_the_program_with_it_and_is_no_verdict(box, start,
     contained.close()
     assert not contained.folder.exists()
     assert settled() == []
+
+
+# -- the fork server -----------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_fork_server_is_no_verdict_and_is_replaced(box, start, run):
+    contained = start(box, "import time\ntime.sleep(600)")
+    assert contained.wait(0.1) is None
+    starter._server.process.kill()
+    with pytest.raises(SandboxError, match="told to end"):
+        contained.wait(PATIENCE)
+    assert not contained.folder.exists()
+    assert run(box, "print('again')").stdout == b"again\n"
+
+
+def test_a_fork_of_the_caller_has_a_fork_server_of_its_own(box, run):
+    run(box, "pass")
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = int(run(box, "print('from the fork')").stdout != b"from the fork\n")
+            starter._end()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert settled(child) == []
+    assert run(box, "print('still here')").stdout == b"still here\n"
+
+
+def test_programs_do_not_share_what_is_random(box, run):
+    source = "import os, random, uuid\nprint(random.random(), os.urandom(8), uuid.uuid4())"
+    assert len(set(run(box, source).stdout.split()) & set(run(box, source).stdout.split())) == 0
+
+
+def test_the_fork_server_ends_with_the_process_that_used_it(tmp_path):
+    source = (
+        "from postrl.rewards.code.sandbox import choose\nprint(choose('basic').about)\nimport os\nprint(os.getpid())"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert settled(int(done.stdout.split()[-1])) == []
 
 
 # -- choosing ------------------------------------------------------------------------------------------------------------

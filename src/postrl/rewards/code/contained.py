@@ -109,6 +109,8 @@ class Contained:
         lines = self._lines()
         if "error" in lines:
             raise SandboxError(f"the sandbox failed: {lines['error']}")
+        if "keeper" not in lines and "ended" not in lines:
+            raise SandboxError("no process could be started for a program", hint="too many processes, or no memory?")
         if "ended" not in lines:
             raise SandboxError("the keeper of a sandbox was killed from outside", hint="out of memory?")
         status, milliseconds, peak = (int(number) for number in lines["ended"].split())

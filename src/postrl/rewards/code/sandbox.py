@@ -218,6 +218,7 @@ def _tried(level: str) -> Sandbox:
 HINTS = {
     "namespace": "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
     "kernel.apparmor_restrict_unprivileged_userns=0; in a container --cap-add SYS_ADMIN)",
+    "mount at": "allow mounts (in a container with CAP_SYS_ADMIN, --security-opt apparmor=unconfined)",
     "landlock": "boot a kernel of version 5.13 or later with lsm=landlock,...",
     "seccomp": "use Linux on x86_64 or aarch64, in a container that allows seccomp filters",
 }

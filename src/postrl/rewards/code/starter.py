@@ -17,6 +17,7 @@ BOOT = f"import sys; sys.path.append({os.path.dirname(__file__)!r}); from confin
 COMMAND = (sys.executable, "-s", "-S", "-P", "-c", BOOT)
 """Not -I, which would ignore the PYTHON* variables of the environment that we made. Without `site` (-S), which takes a
 while with many packages; programs get their folders by name."""
+START_TIMEOUT = 60.0
 END_TIMEOUT = 5.0
 
 
@@ -26,6 +27,7 @@ class ForkServer:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.control, theirs = socket.socketpair()
+        self.control.settimeout(START_TIMEOUT)
         with theirs:
             self.process = subprocess.Popen(
                 [*COMMAND, str(theirs.fileno()), str(self.owner)],
