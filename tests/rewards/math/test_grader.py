@@ -15,6 +15,7 @@ from postrl.rewards import math as math_package
 from postrl.rewards.math import grader as grader_module
 from postrl.rewards.math import math_reward, verify
 from postrl.rewards.math.grader import Grader, GraderFailure, GraderTimeout
+from postrl.rewards.math.zygote import MOST_QUESTIONS, WATCH_SECONDS
 from postrl.rewards.score import Score
 from rewards.groups import lives, wait_until
 from rewards.math.verdicts import boxed
@@ -103,6 +104,18 @@ def test_a_child_that_dies_is_replaced(grader):
     (child,) = psutil.Process(grader._process.pid).children()
     child.kill()
     assert grader.ask(EQUAL) is True
+
+
+def test_a_child_is_replaced_before_its_caches_grow_large(grader):
+    def child():
+        (child,) = psutil.Process(grader._process.pid).children()
+        return child.pid
+
+    assert grader.ask(EQUAL) is True
+    first = child()
+    for _ in range(MOST_QUESTIONS):
+        assert grader.ask(EQUAL) is True
+    assert child() != first
 
 
 def test_a_timeout_and_a_dead_grader_have_no_value(monkeypatch):
@@ -209,7 +222,7 @@ def test_a_grader_outlives_the_thread_that_started_it(grader):
     thread = threading.Thread(target=grader.start)
     thread.start()
     thread.join(120)
-    time.sleep(2 * grader_module.WATCH_SECONDS)
+    time.sleep(2 * WATCH_SECONDS)
     first = grader._process.pid
     assert grader.ask(EQUAL) is True
     assert grader._process.pid == first

@@ -2,14 +2,8 @@
 
     caller --pipe--> zygote --pipe--> child
 
-The zygote imports and warms everything once and never computes; it forks the child, which answers questions one by
-one. A question gets its seconds from the moment the child starts on it; then the child is killed, and the next one is
-forked from the warm zygote in milliseconds. A child may take ROOM of memory more than the zygote had.
-
-Nothing is left behind: the zygote looks four times a second whether its caller lives, the child gets the kernel's signal
-when the zygote dies, both are killed when the interpreter ends.
-
-    python -m postrl.rewards.math.grader REQUEST_FD REPLY_FD CALLER_PID SECONDS      (started by `Grader`)
+A question gets its seconds from the moment the child starts on it; then the child is killed, and the next one is
+forked from the warm zygote in milliseconds. Both end with this process, however that ends (see `zygote`).
 """
 
 from __future__ import annotations
@@ -19,8 +13,6 @@ import contextlib
 import json
 import os
 import queue
-import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -29,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from postrl.rewards import frames
-from postrl.rewards.lifetime import die_with_parent, kill_group
+from postrl.rewards.lifetime import kill_group
 
 SECONDS = 5.0
 """Wall time of one question."""
@@ -39,10 +31,6 @@ GRACE_SECONDS = 20.0
 """What a reply may take longer: killing a child, forking the next, a loaded machine."""
 WAIT_SECONDS = 120.0
 """For a free grader."""
-WATCH_SECONDS = 0.25
-ROOM = 1 << 30
-"""Bytes of address space."""
-LARGEST_REPLY = 1 << 16
 
 
 class GraderTimeout(Exception):
@@ -94,7 +82,7 @@ class Grader:
         for_zygote, self._requests = os.pipe()
         self._replies, from_zygote = os.pipe()
         os.set_blocking(self._requests, False)
-        command = [sys.executable, "-P", "-m", "postrl.rewards.math.grader"]
+        command = [sys.executable, "-P", "-m", "postrl.rewards.math.zygote"]
         # SYMPY_GROUND_TYPES: with gmpy2 a kill and an alarm would behave otherwise, and memory limits abort
         environment = {**os.environ, "SYMPY_GROUND_TYPES": "python", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
         try:
@@ -126,7 +114,7 @@ class Grader:
         try:
             if question is not None:
                 frames.send(self._requests, json.dumps(question).encode(), deadline, alive)
-            reply = json.loads(frames.receive(self._replies, deadline, alive, LARGEST_REPLY))
+            reply = json.loads(frames.receive(self._replies, deadline, alive, frames.LARGEST_REPLY))
         except TimeoutError:
             problem = f"the math grader did not answer within {seconds:g} s"
         except EOFError:
@@ -211,128 +199,3 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-# -- the zygote --------------------------------------------------------------------------------------------------------
-
-
-def main() -> None:
-    requests, replies, caller = (int(argument) for argument in sys.argv[1:4])
-    seconds = float(sys.argv[4])
-    _watch(caller)
-    for fd in (requests, replies):
-        os.set_inheritable(fd, False)
-    try:
-        from postrl.rewards.math import symbolic
-
-        symbolic.warm()
-    except Exception as error:
-        _send(replies, {"problem": f"{type(error).__name__}: {error}"})
-        return
-    _send(replies, {"ready": True})
-    child = _Child(seconds)
-    with contextlib.suppress(EOFError):
-        while True:
-            _send(replies, child.ask(frames.receive(requests)))
-    kill_group(0)
-
-
-def _watch(caller: int) -> None:
-    """End with the caller, even during imports. Not by the parent-death signal: that would come when the caller's
-    *thread* that started us ends."""
-
-    def look(*_: object) -> None:
-        if os.getppid() != caller:
-            kill_group(0)
-
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, WATCH_SECONDS, WATCH_SECONDS)
-
-
-class _Child:
-    """The zygote's side of the process that computes."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.pid = 0
-        self.ended = True
-        self.questions = self.answers = -1
-
-    def ask(self, question: bytes) -> dict[str, Any]:
-        if self.ended:
-            self._fork()
-        deadline = time.monotonic() + self.seconds
-        try:
-            frames.send(self.questions, question, deadline, self._alive)
-            reply = json.loads(frames.receive(self.answers, deadline, self._alive, LARGEST_REPLY))
-            return dict(reply)
-        except TimeoutError:
-            self._end()
-            return {"problem": "timeout"}
-        except (EOFError, ValueError):
-            self._end()
-            return {"problem": "the process that computes died"}
-
-    def _alive(self) -> bool:
-        if not self.ended:
-            self.ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        return not self.ended
-
-    def _fork(self) -> None:
-        for_child, self.questions = os.pipe()
-        self.answers, from_child = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.close(self.questions)
-                os.close(self.answers)
-                _compute(for_child, from_child)
-            finally:
-                os._exit(1)
-        self.ended = False
-        os.close(for_child)
-        os.close(from_child)
-        os.set_blocking(self.questions, False)
-
-    def _end(self) -> None:
-        if not self.ended:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self.ended = True
-        os.close(self.questions)
-        os.close(self.answers)
-
-
-def _compute(questions: int, answers: int) -> None:
-    """The child: answers until it is killed."""
-    from postrl.rewards.math import symbolic
-
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    die_with_parent(os.getppid())
-    _limit_memory()
-    while True:
-        question = json.loads(frames.receive(questions))
-        try:
-            reply: dict[str, Any] = {"equal": symbolic.answer(question)}
-        except MemoryError:
-            reply = {"problem": "out of memory"}
-        except Exception:  # sympy raises anything on what it cannot compare: then they are not equal
-            reply = {"equal": False}
-        _send(answers, reply)
-
-
-def _limit_memory() -> None:
-    if sys.platform != "linux":
-        return
-    with open("/proc/self/statm") as statm:
-        now = int(statm.read().split()[0]) * resource.getpagesize()
-    with contextlib.suppress(ValueError, OSError):  # a lower limit holds already
-        resource.setrlimit(resource.RLIMIT_AS, (now + ROOM, now + ROOM))
-
-
-def _send(fd: int, reply: dict[str, Any]) -> None:
-    frames.send(fd, json.dumps(reply).encode())
-
-
-if __name__ == "__main__":
-    main()
