@@ -35,9 +35,9 @@ def completions(trial):
 def test_a_row_with_an_answer_gives_the_answer_the_same_in_a_box_and_a_wrong_one(data):
     trial = made_up(load_rows(data).prompts)[1]
     assert dict(zip(trial.origins, completions(trial), strict=True)) == {
-        "the row's answer": "2",
-        "the same in a box": "The answer is \\boxed{2}.",
-        "a wrong answer in a box": "The answer is \\boxed{3}.",
+        "the answer": "2",
+        "boxed": "The answer is \\boxed{2}.",
+        "wrong, boxed": "The answer is \\boxed{3}.",
     }
     assert trial.group.columns == {"answer": "2", "level": 1}
 

@@ -138,6 +138,11 @@ class Comparison:
             heapq.heappushpop(self._examples, item)
 
 
+def question(group: Group) -> str:
+    """What the user says in a prompt, without the chat template."""
+    return str(group.messages[-1].get("content")) if group.messages else group.prompt
+
+
 def _failed(value: float | None, status: str) -> bool:
     from postrl.rewards.score import Score
 
@@ -149,7 +154,7 @@ def _change(step: int, group: Group, old: Rollout, new: Rollout) -> Change:
         step,
         group.prompt_id,
         old.sample_index,
-        group.prompt,
+        question(group),
         old.completion,
         old.reward,
         new.reward,

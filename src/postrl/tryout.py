@@ -117,18 +117,18 @@ def made_up(prompts: Sequence[Prompt]) -> list[Trial]:
 
 
 def _programs(reference: str) -> dict[str, str]:
-    return {"the row's answer": reference, "a program that does nothing": "```python\npass\n```"}
+    return {"the solution": reference, "empty program": "```python\npass\n```"}
 
 
 def _answers(answer: str) -> dict[str, str]:
     marked = "####" in answer or "\\boxed" in answer
     wrong = wrong_answer(answer)
     if marked:
-        return {"the row's answer": answer, "a wrong answer": wrong}
+        return {"the answer": answer, "wrong": wrong}
     return {
-        "the row's answer": answer,
-        "the same in a box": f"The answer is \\boxed{{{answer}}}.",
-        "a wrong answer in a box": f"The answer is \\boxed{{{wrong}}}.",
+        "the answer": answer,
+        "boxed": f"The answer is \\boxed{{{answer}}}.",
+        "wrong, boxed": f"The answer is \\boxed{{{wrong}}}.",
     }
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -26,6 +32,25 @@ def test_a_folder_is_written_listed_and_followed_by_two_commands(postrl, tmp_pat
 
 def test_every_template_that_exists_can_be_chosen():
     assert sorted(path.name for path in templates_folder().iterdir() if path.is_dir()) == sorted(TEMPLATES)
+
+
+def test_an_installed_package_has_them_inside(tmp_path):
+    """The layout of the wheel, as pyproject.toml says; run from there alone."""
+    root = Path(__file__).parents[2]
+    wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    site = tmp_path / "site-packages"
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / wheel["packages"][0], site / "postrl", ignore=ignore)
+    for source, target in wheel["force-include"].items():
+        shutil.copytree(root / source, site / target, ignore=ignore)
+    program = "import postrl.cli, sys; sys.stdout.write(postrl.__file__ + '\\n'); postrl.cli.main(['init', 'mine'])"
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[:2] == [str(site / "postrl" / "__init__.py"), "wrote mine/README.md"]
+    assert (site / "postrl" / "rewards" / "cases" / "math.jsonl").is_file()
 
 
 def test_only_files_are_copied_and_no_leftovers_of_a_test_run(tmp_path):

@@ -61,7 +61,7 @@ def test_made_up_completions_are_scored_and_shown(postrl):
     assert lines[0].split() == ["prompt", "completion", "from", "score", "time", "status"]
     assert len(lines) == 1 + 2 * 3
     assert [line.split("  ")[0] for line in lines[1::3]] == ["What is 0+1?", "What is 1+1?"]
-    assert "a wrong answer in a box" in lines[3] and lines[3].endswith("scored")
+    assert "wrong, boxed" in lines[3] and lines[3].endswith("scored")
     assert [line.split()[-4] for line in lines[1:4]] == ["1", "1", "0"]
 
 

@@ -173,12 +173,13 @@ def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[T
 
 
 def _rows(trial: Trial) -> list[dict[str, Any]]:
+    from postrl.rescore import question
     from postrl.rewards.score import Score
 
     return [
         {
             "prompt_id": trial.group.prompt_id,
-            "prompt": _question(trial),
+            "prompt": question(trial.group),
             "completion": rollout.completion,
             "from": origin,
             "reward": name,
@@ -190,12 +191,6 @@ def _rows(trial: Trial) -> list[dict[str, Any]]:
         for rollout, origin in zip(trial.group.rollouts, trial.origins, strict=True)
         for name, status in rollout.statuses.items()
     ]
-
-
-def _question(trial: Trial) -> str:
-    """What the user says, without the chat template."""
-    messages = trial.group.messages
-    return trial.group.prompt if not messages else str(messages[-1].get("content"))
 
 
 def _show_scores(rows: Sequence[dict[str, Any]], *, several: bool) -> None:
