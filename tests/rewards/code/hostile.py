@@ -358,6 +358,7 @@ def check(name: str, level: str) -> str:
 def temporary_folder() -> Iterator[str]:
     """The place for all temporary files: what stands there is ours."""
     with tempfile.TemporaryDirectory(prefix="temporary-") as folder:
+        os.chmod(folder, 0o755)  # else a program of root's could not have a user id of its own
         before, tempfile.tempdir = tempfile.tempdir, folder
         try:
             yield folder

@@ -37,13 +37,16 @@ def test_a_hostile_program_reaches_nothing_and_leaves_nothing(level, name):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try it as another user")
-@pytest.mark.parametrize("level", LEVELS)
-def test_the_same_holds_for_an_ordinary_user(level):
+@pytest.mark.parametrize(
+    ("level", "user"), [*((level, ORDINARY) for level in LEVELS), ("landlock", 0)], ids=lambda value: f"{value}"
+)
+def test_the_same_holds_for_an_ordinary_user_and_for_root_with_an_interpreter_that_everybody_can_read(level, user):
     with tempfile.TemporaryDirectory(prefix="ordinary-") as folder:
-        os.chown(folder, ORDINARY, ORDINARY)
+        os.chown(folder, user, user)
+        os.chmod(folder, 0o755)
         done = subprocess.run(
             [readable_interpreter(), "-m", "rewards.code.hostile", level],
-            cwd=SOURCES.parent, user=ORDINARY, group=ORDINARY, extra_groups=[], capture_output=True, text=True,
+            cwd=SOURCES.parent, user=user, group=user, extra_groups=[], capture_output=True, text=True,
             env={"PYTHONPATH": f"{SOURCES}:{TESTS}", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": folder, "PATH": os.environ["PATH"]},
             timeout=300,
         )  # fmt: skip

@@ -77,18 +77,20 @@ def _chain(path: str, depth: int = 0) -> list[str]:
     return [current]
 
 
-@functools.cache
 def may_drop_user(level: str) -> bool:
-    """Whether we are root, may become anybody, and anybody can read this interpreter and its packages.
+    """Whether we are root, may become anybody, and anybody can read this interpreter, its packages and folders in TMPDIR.
 
     At level strict the folders above them do not matter: the private root has its own.
     """
-    if not kernel.LINUX or os.geteuid() != 0:
-        return False
+    return kernel.LINUX and os.geteuid() == 0 and _anybody_can_run(level == "strict", tempfile.gettempdir())
+
+
+@functools.cache
+def _anybody_can_run(private_root: bool, temporary: str) -> bool:
     if not all(kernel.has_capability(number) for number in (CAP_CHOWN, CAP_SETGID, CAP_SETUID)):
         return False
-    needed = [sys.executable, os.__file__, *packages(), __file__]
-    return all(_readable_by_anybody(os.path.realpath(path), above=level != "strict") for path in needed)
+    needed = [sys.executable, os.__file__, *packages(), __file__, *([] if private_root else [temporary])]
+    return all(_readable_by_anybody(os.path.realpath(path), above=not private_root) for path in needed)
 
 
 def _readable_by_anybody(path: str, *, above: bool) -> bool:
