@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from postrl.errors import UsageError
-from postrl.rewards.code.sandbox import LEVELS, choose
+from postrl.rewards.code.sandbox import LEVELS, Sandbox, choose
 from rewards.code import hostile
 
 TESTS = Path(__file__).parents[2]
@@ -34,6 +34,13 @@ def test_a_hostile_program_reaches_nothing_and_leaves_nothing(level, name):
     if level not in hostile.CHECKS[name][1]:
         pytest.skip(f"{level} is no boundary for this")
     assert hostile.check(name, level) == ""
+
+
+@pytest.mark.parametrize("attack", [hostile.daemon, hostile.grandchild])
+def test_without_a_system_call_filter_the_keeper_ends_what_was_left(attack):
+    with hostile.surroundings() as arguments:
+        assert attack(Sandbox("basic", "", filtered=False), arguments) == ""
+        assert hostile.settled() == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try it as another user")

@@ -184,6 +184,8 @@ def choose(level: str = "auto") -> Sandbox:
     """
     if level not in (*LEVELS, "auto"):
         raise UsageError(f"no sandbox level {level!r}", hint=f"use auto, {', '.join(LEVELS)}")
+    if os.name != "posix":
+        raise UsageError("there is no sandbox for this system", hint="run code rewards on Linux")
     with _choosing:
         if level not in _chosen:
             _chosen[level] = _strongest() if level == "auto" else _tried(level)

@@ -17,8 +17,10 @@ LAST_CAPABILITY = 63
 CAP_SYS_ADMIN = 21
 
 LINUX = sys.platform == "linux"
-libc = ctypes.CDLL(None, use_errno=True)
-libc.syscall.restype = ctypes.c_long
+if os.name == "posix":
+    libc = ctypes.CDLL(None, use_errno=True)
+if LINUX:
+    libc.syscall.restype = ctypes.c_long
 
 
 def call(name: str, *arguments: object) -> int:

@@ -177,7 +177,8 @@ def _confine(job: Job, keeper: int, uid: int | None) -> None:
         attributes = job["level"] == "basic"
         seccomp.restrict(fork=False, threads=job["threads"], namespaces=False, attributes=attributes)
     else:
-        limits.apply({**job, "processes": limits.processes_of_this_user() + job["processes"]})
+        counted = limits.processes_of_this_user() + job["processes"] if kernel.LINUX else None
+        limits.apply({**job, "processes": counted})
 
 
 def passed_limit(job: Job, child: int) -> str | None:
