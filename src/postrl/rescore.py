@@ -285,6 +285,10 @@ def steps_of(run: str | Path, steps: str | None = None) -> list[Path]:
         UsageError: no run, no stored rollouts, or none of these steps.
     """
     run_config(run)
+    if not any(RunFolder(run).rollouts.glob("step_*.parquet")):
+        raise UsageError(
+            f"{run} holds no stored rollouts (rollouts/step_*.parquet)", hint="has the run finished its first step?"
+        )
     files = stored_steps(run)
     if steps is None:
         return files

@@ -86,10 +86,11 @@ def test_nothing_heavy_is_imported(program):
 
 
 def test_env_shows_versions_to_paste_into_an_issue(postrl):
-    shown = dict(line.split(": ", 1) for line in postrl("env").stdout.splitlines())
+    shown = dict(line.strip().split(": ", 1) for line in postrl("env").stdout.splitlines() if ": " in line)
     assert shown["postrl"] == __version__
     assert shown["python"] == ".".join(map(str, sys.version_info[:3]))
     assert {"torch", "transformers", "vllm", "accelerate", "platform", "gpu"} <= shown.keys()
+    assert shown["level"].partition(":")[0] in ("strict", "landlock", "basic")
 
 
 def test_the_table_of_settings_in_the_docs_is_the_one_the_code_has():
