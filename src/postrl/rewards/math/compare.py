@@ -119,7 +119,7 @@ class Comparison:
         its left side is: `x + y = 5` for 5, but not `2x = 5`."""
         if gold.kind not in ("equation", "named"):
             left, right = answer.args
-            said = not symbols(right) and (len(symbols(left)) > 1 or not contains(left, {"num"}))
+            said = bool(symbols(left)) and not symbols(right) and not _has_coefficients(left)
             return said and self.same(gold, shape(right))
         sides = [_as_equation(node) for node in (gold, answer)]
         if sides[0] is None or sides[1] is None:
@@ -317,6 +317,12 @@ def _single(node: Node, other: Node) -> Node:
     """The element of a set of one, where the other is no set."""
     is_single = node.kind == "set" and len(node.args) == 1 and other.kind not in ("set", "list", "named")
     return node.args[0] if is_single else node
+
+
+def _has_coefficients(node: Node) -> bool:
+    """Whether there is a number in it other than an exponent: then it may be an equation still to solve."""
+    below = node.args[:1] if node.kind == "^" else node.args
+    return node.kind == "num" or any(map(_has_coefficients, below))
 
 
 def _as_point(node: Node) -> Node:

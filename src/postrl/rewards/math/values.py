@@ -9,7 +9,7 @@ from __future__ import annotations
 import cmath
 import math
 import random
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from fractions import Fraction
 
 from postrl.rewards.math.tree import Node
@@ -21,8 +21,10 @@ LARGEST_FACTORIAL = 10_000
 LARGEST_EXACT_FACTORIAL = 2_900
 MOST_OPERATORS = 200
 DEEPEST_TOWER = 2
-SAME = 1e-9
-"""Relative to the largest number met on the way; below it, two approximations may be one number."""
+EPSILON = 1e-15
+"""Relative error of one operation with floats."""
+SAFETY = 100
+"""Two approximations that are this many errors apart are two numbers."""
 
 
 def plain(node: Node) -> bool:
@@ -138,33 +140,37 @@ _EXACT_CALLS: dict[str, Callable[[list[Fraction]], Fraction]] = {
 
 CONSTANTS: dict[str, complex] = {r"\pi": math.pi, "e": math.e, "i": 1j}
 POINTS = 5
+UNDEFINED = (ArithmeticError, ValueError, KeyError, TypeError)
 
 
 class Approximation:
-    """Evaluates trees at one point. Remembers the largest number it met, of which a part is lost when large numbers
-    cancel, and whether all were real."""
+    """Evaluates trees at one point with floats, and bounds the error. Remembers whether all numbers were real."""
 
     def __init__(self, point: Mapping[str, complex]) -> None:
         self.point = {**point, **CONSTANTS}
-        self.largest = 0.0
         self.real = True
 
-    def of(self, node: Node) -> complex:
-        """Raises ArithmeticError, ValueError or KeyError where it has no value, or none that a float can hold."""
-        if node.kind == "num":
-            value: complex = float(node.value)
-        elif node.kind == "sym":
-            value = self.point[node.value]
+    def of(self, node: Node) -> tuple[complex, float]:
+        """A value and its error: what each operation rounds, and how far it carries the errors of its operands.
+
+        Raises:
+            ArithmeticError, ValueError, KeyError, TypeError: it has no value, or none that a float can hold.
+        """
+        error = 0.0
+        if node.kind in ("num", "sym"):
+            value = float(node.value) if node.kind == "num" else self.point[node.value]
         else:
-            value = self._computed(node, [self.of(arg) for arg in node.args])
-        if not cmath.isfinite(value):
+            args, errors = zip(*map(self.of, node.args))
+            value = self._computed(node, args)
+            for i, moved in enumerate(errors):
+                error += abs(self._computed(node, (*args[:i], args[i] + moved, *args[i + 1 :])) - value)
+        if not cmath.isfinite(value) or not math.isfinite(error):
             raise OverflowError
-        self.largest = max(self.largest, abs(value))
         self.real &= abs(complex(value).imag) <= 1e-9 * abs(value)
-        return value
+        return value, error + EPSILON * abs(value)
 
     @staticmethod
-    def _computed(node: Node, args: list[complex]) -> complex:
+    def _computed(node: Node, args: Sequence[complex]) -> complex:
         if node.kind == "call":
             return _CALLS[node.value](*args)
         real = _real_power(args[0], node.args[1]) if node.kind == "^" else None
@@ -174,8 +180,8 @@ class Approximation:
 def approximate(node: Node) -> float | None:
     """The value of an expression without variables, if it is real."""
     try:
-        value = complex(Approximation({}).of(node))
-    except (ArithmeticError, ValueError, KeyError, TypeError):
+        value = complex(Approximation({}).of(node)[0])
+    except UNDEFINED:
         return None
     return value.real if abs(value.imag) <= 1e-12 * abs(value) else None
 
@@ -194,35 +200,35 @@ def compare_at_points(gold: Node, answer: Node, *, proportional: bool = False) -
     complex_gold = _mentions(gold, "i")
     defined = agreed = 0
     positive_only = False
-    ratios: list[complex] = []
+    ratios: list[tuple[complex, float]] = []
     for index in range(POINTS if names else 1):
         point = _point(names, index)
         try:
             at_gold = Approximation(point)
-            wanted = complex(at_gold.of(gold))
-        except (ArithmeticError, ValueError, KeyError, TypeError):
+            wanted, error = at_gold.of(gold)
+        except UNDEFINED:
             continue
         if names and not at_gold.real and not complex_gold:  # outside of the gold's domain
             positive_only |= index >= POINTS_POSITIVE
             continue
         defined += 1
         try:
-            at_answer = Approximation(point)
-            got = complex(at_answer.of(answer))
-        except (ArithmeticError, ValueError, KeyError, TypeError):
+            got, other_error = Approximation(point).of(answer)
+        except UNDEFINED:
             continue
-        largest = max(at_gold.largest, at_answer.largest)
-        if proportional:
-            if min(abs(wanted), abs(got)) > 1e-6 * largest:
-                ratios.append(wanted / got)
-                agreed += 1
-        elif abs(wanted - got) > SAME * largest:
+        if not proportional and abs(wanted - got) > SAFETY * (error + other_error):
             return "differ", positive_only
-        else:
-            agreed += 1
-    if any(abs(ratio - ratios[0]) > 1e-7 * abs(ratios[0]) for ratio in ratios):
+        agreed += 1
+        if min(abs(wanted) - SAFETY * error, abs(got) - SAFETY * other_error) > 0:
+            ratios.append((wanted / got, error / abs(wanted) + other_error / abs(got)))
+    if proportional and any(_unlike(ratio, ratios[0]) for ratio in ratios):
         return "differ", positive_only
     return ("agree" if agreed else "differ" if defined else "unknown"), positive_only
+
+
+def _unlike(ratio: tuple[complex, float], other: tuple[complex, float]) -> bool:
+    """Whether two numbers with relative errors are two numbers."""
+    return abs(ratio[0] - other[0]) > SAFETY * (ratio[1] + other[1] + EPSILON) * abs(other[0])
 
 
 POINTS_POSITIVE = 2
@@ -348,8 +354,8 @@ def _size(node: Node) -> float:
     if symbols(node):
         return max(map(_size, node.args), default=0.0)
     try:
-        return abs(Approximation({}).of(node))
-    except (ArithmeticError, ValueError, KeyError, TypeError):
+        return abs(Approximation({}).of(node)[0])
+    except UNDEFINED:
         return math.inf
 
 
