@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -89,7 +90,7 @@ def heartbeat() -> Iterator[str]:
         start = time.monotonic()
         asyncio.run(loop())
     for name, times in (("event loop", beats), ("thread", thread_beats)):
-        yield f"{max(b - a for a, b in zip(times, times[1:])):7.3f} s longest stall of the {name}"
+        yield f"{max(b - a for a, b in itertools.pairwise(times)):7.3f} s longest stall of the {name}"
     yield f"{time.monotonic() - start:7.1f} s for {len(golds)} hanging answers at once"
 
 

@@ -61,7 +61,11 @@ class GRPOConfig:
     lora_target_modules: list[str] = setting(["all-linear"], MODEL, "Modules that get an adapter; repeatable.")
 
     # -- data ----------------------------------------------------------------------------------------------------
-    dataset: list[str] = setting([], DATA, "arithmetic, gsm8k, humaneval, mbpp, any hub id or a local file; repeatable, with a weight as NAME=0.5.")
+    dataset: list[str] = setting(
+        [],
+        DATA,
+        "arithmetic, gsm8k, humaneval, mbpp, any hub id or a local file; repeatable, with a weight as NAME=0.5.",
+    )
     dataset_path: list[str] = setting(
         [],
         DATA,

@@ -27,7 +27,8 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "eval_dataset", "eval_prompts", "logging_steps", "resume", "report_to", "push_to_hub", "debug", "engine",
         "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "vllm_arg",
         "server_start_timeout", "request_timeout", "num_processes", "max_tokens_per_microbatch",
-        "gradient_checkpointing", "reward_timeout", "reward_error_budget", "dataset_path", "trust_remote_code",
+        "gradient_checkpointing", "reward_timeout", "reward_error_budget", "reward_workers", "sandbox", "dataset_path",
+        "trust_remote_code",
     }
 )  # fmt: skip
 """Settings that a resumed run may have otherwise than the run it continues."""
@@ -47,7 +48,9 @@ def with_run_folder(config: GRPOConfig) -> GRPOConfig:
             "resume is on, and output_dir does not say which run to continue",
             hint="give its folder with --output-dir, or its settings with --config RUN/config.yaml",
         )
-    data = "-".join(Path(d.split("=")[0]).stem for d in config.dataset) or Path((config.dataset_path or ["data"])[0]).stem
+    data = (
+        "-".join(Path(d.split("=")[0]).stem for d in config.dataset) or Path((config.dataset_path or ["data"])[0]).stem
+    )
     name = config.run_name or f"{Path(config.model).name}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
     return replace(config, run_name=name, output_dir=config.output_dir or str(Path("runs") / name))
 

@@ -85,7 +85,9 @@ class RemoteSource:
     def __init__(self, address: str, config: GRPOConfig) -> None:
         self.channel: Channel = connect(address, timeout=START_TIMEOUT)
         # The worker has its own deadlines and names what it waits for; this one is for a worker that hangs.
-        self.timeout = 2 * (config.server_start_timeout + config.request_timeout) + 2 * config.reward_timeout + 600.0
+        calls = max(config.prompts_per_step, config.eval_prompts)  # of one function, one after the other
+        scoring = calls * max(config.reward_timeout, 30.0 * config.num_generations)
+        self.timeout = 2 * (config.server_start_timeout + config.request_timeout) + scoring + 600.0
         _, data, _ = self._ask("hello", timeout=START_TIMEOUT)
         if data["protocol"] != PROTOCOL:
             raise ProtocolError(

@@ -198,7 +198,7 @@ engine          transformers, inside the trainer
 trainer         1 rank on the CPU
 steps           6
 a step          2 prompts x 4 completions = 8 rollouts; 1 optimizer step of 8
-a rollout       at most 1024 prompt and 8 completion tokens; forward passes of at most 4096 tokens
+a rollout       at most 1024 prompt and 8 completion tokens; forward passes of at most 1536 tokens
 memory          1.5 MB of weights, gradients and optimizer in a rank; activations come on top
 """
 

@@ -32,7 +32,8 @@ from postrl.launch.siblings import Siblings, check_children, placement_of, sibli
 from postrl.learning.hub import check_access
 from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers, read_metrics
-from postrl.rewards.registry import BUILTINS, resolve
+from postrl.rewards.builtin import VERIFIERS
+from postrl.rewards.registry import resolve, with_options
 from postrl.run_folder import RunFolder, with_run_folder
 
 POLL = 0.2
@@ -91,8 +92,8 @@ def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Wat
 def check(config: GRPOConfig) -> None:
     """Everything that can be refused before a process starts."""
     if not config.replay:
-        for spec in config.reward:
-            resolve(spec)
+        specs = [resolve(spec) for spec in config.reward]
+        with_options(specs, config.reward_arg if specs else ())  # of the data sets' own rewards the worker knows
         check_data(config)
         check_sandbox(config)
     check_model(config)
@@ -108,7 +109,7 @@ def check_data(config: GRPOConfig) -> None:
     if unscored and not config.reward:
         raise UsageError(
             f"no reward is given, and {unscored[0]} has none of its own",
-            hint="--reward math, --reward arithmetic or --reward file.py:function",
+            hint="--reward math, --reward code or --reward file.py:function",
         )
 
 
@@ -209,9 +210,9 @@ def summary_rows(rows: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
 
 
 def _kind(rows: list[dict[str, Any]]) -> str:
-    """What a mean reward means: the share of right answers where a built-in grader alone gives it."""
-    names = {match[1] for row in rows for key in row if (match := re.fullmatch(r"reward/(.+)/mean", key))}
-    return "accuracy" if len(names) == 1 and names <= BUILTINS.keys() else "reward"
+    """What a mean reward means: the share of right answers where a verifier alone gives it."""
+    names = {match[1] for row in rows for key in row if (match := re.fullmatch(r"reward/([^/]+)/mean", key))}
+    return "accuracy" if len(names) == 1 and names <= {*VERIFIERS} else "reward"
 
 
 def next_commands(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> Iterator[tuple[str, str]]:
