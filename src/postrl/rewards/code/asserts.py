@@ -14,8 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from postrl.rewards.code import candidate as _candidate  # noqa: F401 (imported here for their bytecode, which is
-from postrl.rewards.code import tester as _tester  # noqa: F401 cached then: no process of a sample can write it)
+from postrl.rewards.code.bundle import code_fd
 from postrl.rewards.code.extract import Program
 from postrl.rewards.code.hide import beside
 from postrl.rewards.code.places import packages
@@ -77,10 +76,10 @@ def _start_both(sandbox: Sandbox, limits: Limits, stack: contextlib.ExitStack) -
 
 
 def _start(sandbox: Sandbox, role: str, fds: tuple[int, int], limits: Limits, streams: int) -> Contained:
-    arguments = [role, *map(str, fds)]
+    arguments = [role, *map(str, (code_fd(), *fds))]
     return sandbox.start(
-        ENTRY, arguments, limits=limits, stdin=streams, stdout=streams, stderr=streams, pass_fds=fds
-    )  # fmt: skip
+        ENTRY, arguments, limits=limits, stdin=streams, stdout=streams, stderr=streams, pass_fds=(code_fd(), *fds)
+    )
 
 
 def _verdict(finished: Finished, candidate: Contained, total: int, fenced: bool) -> Verdict:

@@ -11,7 +11,7 @@ import importlib
 import sys
 import types
 
-from postrl.rewards.code import prelude, wire
+from postrl.rewards.code import hide, prelude, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}
 
 
 def main(incoming: str, outgoing: str) -> None:
+    del sys.meta_path[0]  # that of `entry`
     side = Candidate(int(incoming), int(outgoing))
     try:
         while True:
@@ -156,8 +157,7 @@ THEIRS = {Function, Iterator, Object}
 @operation
 def load(side: Candidate, alternatives: list[list[str]], readable: list[str]) -> None:
     """Run the candidate: the first alternative that compiles. `readable`: see `hide`."""
-    if readable:
-        importlib.import_module("postrl.rewards.code.hide").read_only_from(readable)
+    hide.read_only_from(readable)
     sys.modules["solution"] = side.module
     for code in prelude.compile_first(alternatives):
         prelude.provide(code, vars(side.module))

@@ -7,8 +7,10 @@ but those beside the path to the package.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
+import struct
 
 from postrl.rewards.code.confine import kernel, landlock
 
@@ -35,9 +37,6 @@ def beside(packages: tuple[str, ...]) -> list[str]:
 def read_only_from(paths: list[str]) -> None:
     """Give up reading any file that is not beneath one of these or the current folder, for good. Nothing is given up for
     an empty list, or where the kernel has no Landlock."""
-    import ctypes
-    import struct
-
     if not paths or not landlock.version():
         return
     attributes = struct.pack("Q", landlock.READ_FILE)

@@ -1,7 +1,5 @@
 """The process of a stdio test: runs the candidate as a script, on real pipes.
 
-    entry.py script SOURCE_FD
-
 The source comes from a descriptor, so that the folder it runs in is empty.
 """
 
@@ -17,14 +15,13 @@ def main(source_fd: str) -> None:
     import json  # in here: the caller imports this module for its constant
     import sys
 
-    from postrl.rewards.code import prelude
+    from postrl.rewards.code import hide, prelude
+    from postrl.rewards.code.entry import read_all
 
-    alternatives, readable = json.loads(_read(int(source_fd)))
+    alternatives, readable = json.loads(read_all(int(source_fd)))
     os.close(int(source_fd))
-    if readable:
-        from postrl.rewards.code import hide
-
-        hide.read_only_from(readable)
+    del sys.meta_path[0]  # that of `entry`
+    hide.read_only_from(readable)
     try:
         (code,) = prelude.compile_first(alternatives)
     except SyntaxError:
@@ -34,11 +31,3 @@ def main(source_fd: str) -> None:
     names.update(__name__="__main__", __file__="solution.py", __builtins__=__builtins__, __spec__=None, __doc__=None)
     prelude.provide(code, names)
     exec(code, names)
-
-
-def _read(fd: int) -> bytes:
-    """All of a file that other tests read at the same time: without its shared position."""
-    data = b""
-    while piece := os.pread(fd, 1 << 20, len(data)):
-        data += piece
-    return data

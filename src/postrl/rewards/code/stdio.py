@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postrl.rewards.code.asserts import ENTRY
+from postrl.rewards.code.bundle import code_fd
 from postrl.rewards.code.compare import same_output
 from postrl.rewards.code.extract import Program
 from postrl.rewards.code.hide import beside
@@ -101,7 +102,7 @@ def _run(
     largest = max(LEAST_OUTPUT, 2 * len(example.output.encode("utf-8", "surrogatepass")))
     limits = Limits(wall=wall, memory=memory, output=largest)
     with sandbox.start(
-        ENTRY, ["script", str(source)], limits=limits, pass_fds=(source,),
+        ENTRY, ["script", str(code_fd()), str(source)], limits=limits, pass_fds=(code_fd(), source),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as contained:  # fmt: skip
         finished = contained.communicate(example.input.encode("utf-8", "surrogatepass"), wall)
