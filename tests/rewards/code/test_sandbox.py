@@ -150,6 +150,30 @@ def test_an_uncaught_exception_ends_it_like_any_python_program(box, run):
     assert b"ZeroDivisionError" in finished.stderr
 
 
+@pytest.mark.parametrize(
+    ("source", "stdout", "stderr", "status"),
+    [
+        ("out = open(1, 'w')\nout.write('never closed')", b"never closed", b"", 0),
+        ("import sys\nsys.exit('a message')", b"", b"a message\n", 1),
+        ("import sys\nsys.exit()", b"", b"", 0),
+        ("import sys\nsys.exit(256 + 7)", b"", b"", 7),
+        ("import threading, time\nthreading.Timer(0.1, print, ['waited for']).start()", b"waited for\n", b"", 0),
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()", b"", b"", 0),
+        ("import atexit, os\natexit.register(os._exit, 5)", b"", b"", 5),
+        ("import sys\nprint('x')\nsys.stdout.close()", b"x\n", b"", 0),
+        ("import os\nprint('buffered')\nos._exit(0)", b"", b"", 0),
+        ("import sys\nsys.stdout = None", b"", b"", 0),
+    ],
+)
+def test_it_ends_as_the_interpreter_does(strict, run, source, stdout, stderr, status):
+    finished = run(strict, source)
+    assert (finished.stdout, finished.stderr, finished.status) == (stdout, stderr, status)
+
+
+def test_a_traceback_shows_the_program_only(strict, run):
+    assert run(strict, "def f(): raise ValueError('x')\nf()").stderr.decode().count("File ") == 2
+
+
 def test_nothing_of_the_confinement_can_be_imported_by_accident(box, run):
     finished = run(box, "import sys\nprint([name for name in sys.modules if 'confine' in name])\nimport keeper")
     assert finished.stdout == b"[]\n"

@@ -31,7 +31,7 @@ COMMON = """
 
 
 def main() -> None:
-    """Returns in a program's process, once the program has run."""
+    """Ends with the caller."""
     control, parent, server = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), os.getpid()
     kernel.set_name("postrl-forks")
     for name in COMMON:

@@ -22,7 +22,7 @@ import signal
 import time
 from importlib.machinery import SourceFileLoader
 
-from . import channel, kernel, program, tree
+from . import channel, kernel, mainline, program, tree
 
 LOOK = 0.5
 """Seconds between two looks at whether the caller still lives."""
@@ -31,7 +31,7 @@ GIVE_UP = 10.0
 
 
 def main(fds: list[int], parent: int) -> None:
-    """Returns in the program's process, once the program has run; the keeper and init end in here.
+    """Never returns, in any of the processes.
 
     Args:
         fds: channel, lock, standard input, output, error, and those that the program is passed, in the job's order.
@@ -59,7 +59,7 @@ def main(fds: list[int], parent: int) -> None:
         os._exit(1)
     if child:
         Keeper(job, up, parent, child).keep()
-    program.run(job, code)
+    mainline.run(job, code)
 
 
 def _place(fds: list[int], targets: list[int]) -> tuple[int, int]:

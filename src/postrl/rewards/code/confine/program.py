@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 import resource
 import select
 import signal
-import sys
-from types import CodeType
 
 from . import channel, kernel, landlock, limits, namespaces, seccomp, tree
 
@@ -47,25 +44,6 @@ def start(job: Job, up: int) -> int:
     elif kernel.LINUX:
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     return child
-
-
-def run(job: Job, code: CodeType) -> None:
-    """Run the program as `__main__`, as if the interpreter had been started with it, in this process."""
-    folder = os.path.dirname(os.path.dirname(__file__))
-    sys.path[:] = [path for path in sys.path if path != folder] + job["packages"]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "confine"]:
-        del sys.modules[name]
-    sys.prefix, sys.exec_prefix = job["prefixes"]
-    sys.argv = [job["program"], *job["arguments"]]
-    import site  # the interpreter runs without it, which saves it from reading the .pth files of all packages
-
-    site.setquit()
-    site.setcopyright()
-    site.sethelper()
-    names = vars(sys.modules["__main__"])
-    names.clear()
-    names.update(__name__="__main__", __file__=job["program"], __builtins__=builtins, __spec__=None, __doc__=None)
-    exec(code, names)  # the caller's own program, read before the confinement
 
 
 # -- strict ------------------------------------------------------------------------------------------------------------
