@@ -58,6 +58,10 @@ _DENIED = re.compile(
 _REST_ENDS = re.compile(
     r"\n|[.!](?=\s|$|\*)|,(?=\s+(?!or\b|and\b)[a-z]{2})|\s(?:because|since|so|which|as|where|when)\s", re.IGNORECASE
 )
+_SENTENCE_ENDS = re.compile(r"[.!?](?=\s|$)|\n\s*\n")
+_TAKEN_BACK = re.compile(
+    r"\b(?:wrong|incorrect|false|fails?|not\s+(?:right|correct|true|possible))\b|n[’']t\b", re.IGNORECASE
+)
 _FORMULA = re.compile(r"(?:\$\$?|\\\(|\\\[)(?P<inside>.+?)(?:\$\$?|\\\)|\\\])\s*(?P<stop>[.;!]?)\s*", re.DOTALL)
 _ANOTHER = re.compile(r",?\s*(?:(?:or|and|to)\b|[$\\+=*/^-]|[0-9])", re.IGNORECASE)
 _BOLD = re.compile(r"(?<![^\s])\*\*|\*\*(?![^\s.,;:!?])")
@@ -167,7 +171,11 @@ def _after_anchor(text: str) -> str | None:
 
 
 def _first_answer(rest: str) -> str | None:
-    """The answer at the start of a text: a formula in its delimiters, else up to the end of the clause."""
+    """The answer at the start of a text: a formula in its delimiters, else up to the end of the clause. None when its
+    sentence takes it back."""
+    _, _, after = _SENTENCE_ENDS.split(rest, maxsplit=1)[0].partition(" ")  # "The answer is false" is an answer
+    if _TAKEN_BACK.search(after):
+        return None
     formula = _FORMULA.match(rest)
     if formula and not re.search(r"[.!?]\s", formula["inside"]):
         more = not formula["stop"] and _ANOTHER.match(rest, formula.end())  # "$6$ or $7$" answers nothing
