@@ -592,6 +592,20 @@ def test_a_fork_of_the_caller_has_a_fork_server_of_its_own(box, run):
     assert run(box, "print('still here')").stdout == b"still here\n"
 
 
+def test_where_nothing_can_be_started_that_is_no_verdict_and_nothing_stays_open(box, run, monkeypatch):
+    run(box, "pass")
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    with pytest.raises(SandboxError, match="cannot start"):
+        run(box, "pass")
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_arguments_may_be_long(strict, run):
+    assert run(strict, "import sys\nprint(len(sys.argv[1]))", "x" * 1_000_000).stdout == b"1000000\n"
+
+
 def test_programs_do_not_share_what_is_random(box, run):
     source = "import os, random, uuid\nprint(random.random(), os.urandom(8), uuid.uuid4())"
     assert len(set(run(box, source).stdout.split()) & set(run(box, source).stdout.split())) == 0

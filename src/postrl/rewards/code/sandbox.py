@@ -34,7 +34,7 @@ from typing import Any
 
 from postrl.errors import UsageError
 from postrl.rewards.code import places, starter
-from postrl.rewards.code.confine import kernel, seccomp
+from postrl.rewards.code.confine import kernel, seccomp, tree
 from postrl.rewards.code.contained import Contained, Finished, Outcome, SandboxError
 
 LEVELS = ("strict", "landlock", "basic")
@@ -104,28 +104,29 @@ class Sandbox:
                 what this returns; then nothing of the program has run.
         """
         job = self._job(program.resolve(), arguments, limits)
-        passed = sorted({fd for fd in pass_fds if fd > 2})
-        with contextlib.ExitStack() as stack:
-            streams = [_open(given, index, stack) for index, given in enumerate((stdin, stdout, stderr))]
+        job |= {"pass_fds": sorted({fd for fd in pass_fds if fd > 2}), "threads": threads}
+        try:
+            return self._start(job, (stdin, stdout, stderr), limits.output)
+        except OSError as error:
+            raise SandboxError(f"the sandbox cannot start a program: {error}") from error
+
+    def _start(self, job: dict[str, Any], streams: tuple[int, int, int], output: int) -> Contained:
+        with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
+            ends = [_open(stream, index, given, kept) for index, stream in enumerate(streams)]
             folder, lock = places.new_folder()
-            stack.callback(os.close, lock)
+            kept.callback(tree.remove, folder)
+            given.callback(os.close, lock)
             ours, theirs = socket.socketpair()
-            stack.enter_context(theirs)
-            contained = Contained(
-                ours, Path(folder), [end for _, end in streams], limits.output, job["cpu"], limits.memory
-            )
+            given.enter_context(theirs)
+            kept.enter_context(ours)
+            starter.fork([theirs.fileno(), lock, *(end for end, _ in ends), *job["pass_fds"]])
             home = places.STRICT_HOME if self.level == "strict" else folder
-            environment = {"HOME": home, "TMPDIR": home}
-            job |= {"folder": folder, "pass_fds": passed, "threads": threads, "environment": environment}
-            message = marshal.dumps(job)
-            try:
-                ours.sendall(len(message).to_bytes(4, "big") + message)
-                starter.fork([theirs.fileno(), lock, *(fd for fd, _ in streams), *passed])
-            except OSError as error:
-                theirs.close()
-                contained.close()
-                raise SandboxError(f"the sandbox cannot start {sys.executable}: {error}") from error
-        return contained
+            message = marshal.dumps({**job, "folder": folder, "environment": {"HOME": home, "TMPDIR": home}})
+            ours.settimeout(starter.START_TIMEOUT)
+            ours.sendall(len(message).to_bytes(4, "big") + message)
+            ours.settimeout(None)
+            kept.pop_all()
+        return Contained(ours, Path(folder), [end for _, end in ends], output, job["cpu"], job["memory"])
 
     def run(
         self,
@@ -156,17 +157,19 @@ class Sandbox:
         }
 
 
-def _open(given: int, index: int, stack: contextlib.ExitStack) -> tuple[int, int | None]:
+def _open(stream: int, index: int, given: contextlib.ExitStack, kept: contextlib.ExitStack) -> tuple[int, int | None]:
     """A standard stream as subprocess understands it: the program's end, and ours of a pipe."""
-    if given >= 0:
-        return given, None
-    if given == subprocess.DEVNULL:
-        theirs, ours = os.open(os.devnull, os.O_RDWR), None
-    elif given == subprocess.PIPE:
-        theirs, ours = os.pipe() if index == 0 else os.pipe()[::-1]
-    else:
-        raise ValueError(f"{given} as a standard stream, expected a descriptor, subprocess.DEVNULL or subprocess.PIPE")
-    stack.callback(os.close, theirs)
+    if stream >= 0:
+        return stream, None
+    if stream == subprocess.DEVNULL:
+        theirs = os.open(os.devnull, os.O_RDWR)
+        given.callback(os.close, theirs)
+        return theirs, None
+    if stream != subprocess.PIPE:
+        raise ValueError(f"{stream} as a standard stream, expected a descriptor, subprocess.DEVNULL or subprocess.PIPE")
+    theirs, ours = os.pipe() if index == 0 else os.pipe()[::-1]
+    given.callback(os.close, theirs)
+    kept.callback(os.close, ours)
     return theirs, ours
 
 
