@@ -64,7 +64,7 @@ def compare(run, *rewards, steps=None, examples=5):
     config.reward_weights = [] if rewards else config.reward_weights
     comparison = Comparison(examples)
     with RewardRunner.for_run(specs, config) as runner:
-        for _ in rescore(runner, steps_of(run, steps), comparison):
+        for _ in rescore(runner, steps_of(run, steps), comparison, own=not rewards):
             pass
     return comparison
 
@@ -153,6 +153,13 @@ def test_a_reward_that_the_run_had_scores_the_rows_that_it_scored_there(tmp_path
     assert compare(run).reproduced
     found = compare(run, "math")
     assert (found.completions, found.left_out, found.changed) == (3, 2, 0)
+
+
+def test_a_reward_of_the_run_that_had_no_row_to_score_yet_is_not_a_new_one(tmp_path):
+    config = GRPOConfig(model="m", dataset=["data"], reward=["arithmetic", "math"])
+    run = make_run(tmp_path / "run", config, [[group(1, *ANSWERS[0], rewards=("arithmetic",))]])
+    assert compare(run).reproduced
+    assert not compare(run, "math").reproduced
 
 
 def test_a_function_that_compares_across_a_step_is_called_with_the_whole_step_again(tmp_path):

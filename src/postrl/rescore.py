@@ -318,7 +318,12 @@ def _step_of(path: Path) -> int:
 
 
 def rescore(
-    runner: RewardRunner, files: Sequence[Path], comparison: Comparison, *, done: Callable[[], None] = lambda: None
+    runner: RewardRunner,
+    files: Sequence[Path],
+    comparison: Comparison,
+    *,
+    own: bool = False,
+    done: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Path, list[Group]]]:
     """Score the files' groups again, one file after the other; yields each file with its groups as they are now.
 
@@ -326,13 +331,14 @@ def rescore(
 
     Args:
         comparison: what changed is added to it.
+        own: the rewards are the run's, also one that had no row to score.
         done: called after each file.
 
     Raises:
         DataError: a file cannot be read.
         RewardError: a reward function cannot be loaded.
     """
-    known = stored_names(files)
+    known = {*runner.names} if own else stored_names(files)
     with asyncio.Runner() as loop:
         loop.run(runner.start())
         for file in files:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from postrl.config import GRPOConfig
     from postrl.rescore import Comparison
     from postrl.rewards.registry import RewardSpec
-    from postrl.rewards.runner import RewardRunner
 
 HELP = """Score the stored completions of RUN, the folder of a finished run, again, and show what changes. The run itself is not modified.
 
@@ -61,6 +60,7 @@ def rescore(
 ) -> None:
     from postrl.cli.tables import bar
     from postrl.rescore import Comparison, steps_of
+    from postrl.rescore import rescore as rescore_steps
     from postrl.rewards.runner import RewardRunner
 
     files = steps_of(run, steps)
@@ -69,7 +69,8 @@ def rescore(
     comparison = Comparison(examples)
     with RewardRunner.for_run(specs, config) as runner, bar("step", len(files)) as done:
         target = _target(run, output, write, runner.names)
-        written = _run(runner, files, comparison, target, done)
+        scored = rescore_steps(runner, files, comparison, own=not reward, done=done)
+        written = _written(scored, target, runner.names)
     result = {"run": str(run), "rewards": list(runner.names), "own": not reward, "output": written}
     if as_json:
         write_json({**result, **summary(comparison)})
@@ -111,17 +112,15 @@ def _target(run: Path, output: Path | None, write: bool, names: Sequence[str]) -
     return target
 
 
-def _run(
-    runner: RewardRunner, files: Sequence[Path], comparison: Comparison, target: Path | None, done: Any
-) -> str | None:
-    from postrl.rescore import rescore, write_rescored
+def _written(scored: Iterator[Any], target: Path | None, names: Sequence[str]) -> str | None:
+    """Go through the steps, and say where they were written if they were."""
+    from postrl.rescore import write_rescored
 
-    scored = rescore(runner, files, comparison, done=done)
     if target is None:
         for _ in scored:
             pass
         return None
-    write_rescored(target, scored, runner.names)
+    write_rescored(target, scored, names)
     return str(target)
 
 
