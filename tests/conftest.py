@@ -1,1 +1,9 @@
 """Shared by all tests. Its being here puts this folder on the path, so that any test can `from helpers import ...`."""
+
+from __future__ import annotations
+
+import signal
+
+# A suite that runs in the background of a script was started with SIGINT ignored, and so would be what it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

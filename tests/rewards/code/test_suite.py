@@ -8,25 +8,28 @@ from postrl.rewards.code.suite import NoSuite, read_suite
 CHECK = "METADATA = {'author': 'x'}\n\n\ndef check(candidate):\n    assert candidate(3) == 9\n"
 
 
-def tested(*tests: str, **row: str) -> tuple[str, ...]:
+def names_in(*tests: str, **row: str) -> tuple[str, ...]:
     return read_suite(tests, **row).tested
 
 
 def test_names_that_the_tests_use_and_do_not_define_are_tested():
-    assert tested("import math\nx = 2\nassert math.sqrt(square(x)) == len([1, 2])") == ("square",)
-    assert tested("s = Stack()\ns.push(1)", "assert s.pop() == 1") == ("Stack",)
-    assert tested("def helper(f):\n    return f(3)", "assert helper(square) == 9") == ("square",)
-    assert tested("assert [inc(x) for x in range(3)] == [1, 2, 3]\nassert (lambda f: f(1))(dec) == 0") == ("dec", "inc")
+    assert names_in("import math\nx = 2\nassert math.sqrt(square(x)) == len([1, 2])") == ("square",)
+    assert names_in("s = Stack()\ns.push(1)", "assert s.pop() == 1") == ("Stack",)
+    assert names_in("def helper(f):\n    return f(3)", "assert helper(square) == 9") == ("square",)
+    assert names_in("assert [inc(x) for x in range(3)] == [1, 2, 3]\nassert (lambda f: f(1))(dec) == 0") == (
+        "dec",
+        "inc",
+    )
 
 
 def test_the_prelude_is_not_tested():
-    assert tested("assert math.isclose(half(3), 1.5)", "assert Counter(f()) == {}") == ("f", "half")
+    assert names_in("assert math.isclose(half(3), 1.5)", "assert Counter(f()) == {}") == ("f", "half")
 
 
 def test_a_function_that_is_named_like_a_builtin_is_tested_when_nothing_else_is():
-    assert tested("assert sum(10, 15) == 6") == ("sum",)
-    assert tested("assert sorted(filter([2, 1])) == [1, 2]") == ("filter",)
-    assert tested("assert set(similar((3, 4))) == set((4,))") == ("similar",)
+    assert names_in("assert sum(10, 15) == 6") == ("sum",)
+    assert names_in("assert sorted(filter([2, 1])) == [1, 2]") == ("filter",)
+    assert names_in("assert set(similar((3, 4))) == set((4,))") == ("similar",)
 
 
 def test_the_entry_point_is_what_has_to_be_there():
