@@ -157,6 +157,7 @@ class Learner:
             PostrlError: out of memory even with half the token budget, or non-finite updates several times in a row.
         """
         report = UpdateReport()
+        give_back_memory()  # what generation in this process has left
         for _ in range(self.config.num_iterations):
             for index, rows in enumerate(split(batch.group_B.tolist(), self.config.minibatches)):
                 self._minibatch(batch, index, rows, objective, merge, set(idle), report)
