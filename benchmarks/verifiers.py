@@ -37,8 +37,11 @@ ASSERTS = [f"assert add({a}, {b}) == {a + b}" for a, b in ((1, 2), (-1, 1), (0, 
 def main() -> None:
     parts = {"math": math, "code": code, "heartbeat": heartbeat, "memory": memory}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=list(parts), choices=[[], *parts], help="default: all")
-    for name in parser.parse_args().parts or parts:
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(parts)}; default: all")
+    chosen = parser.parse_args().parts or list(parts)
+    if unknown := [name for name in chosen if name not in parts]:
+        parser.error(f"there is no part {unknown[0]}; there are {', '.join(parts)}")
+    for name in chosen:
         for line in parts[name]():
             print(f"{name:10s} {line}")
             sys.stdout.flush()
