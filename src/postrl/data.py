@@ -175,8 +175,8 @@ def _train(config: GRPOConfig) -> list[_Source]:
     if not config.dataset and not config.dataset_path:
         raise UsageError("no data set is given", hint="--dataset arithmetic, or --dataset FILE.jsonl")
     if not config.dataset:
-        path = config.dataset_path[0]
-        return [_Source(Path(path).stem, read_files(path, config.dataset_split or "train"))]
+        file = config.dataset_path[0]
+        return [_Source(Path(file).stem, read_files(file, config.dataset_split or "train"))]
     sources = []
     for entry in config.dataset:
         name, weight = _parse_weight(entry)
@@ -255,7 +255,7 @@ def _named(name: str, split: str, *, path: str | Path | None, hub_config: str | 
     preset = find_preset(name)
     if preset and preset.generate:
         return _Source(name, preset.generate(split), preset)
-    path = path or (preset and preset.packaged_file())
+    path = path or (preset.packaged_file() if preset else None)
     if path:
         return _Source(name, read_files(path, split), preset)
     if preset:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from postrl.rewards.registry import BUILTINS, RewardSpec, resolve
+from postrl.rewards.builtin import BUILTINS
+from postrl.rewards.registry import RewardSpec, resolve
 from postrl.rewards.score import STATUSES, Score
 
 __all__ = ["BUILTINS", "STATUSES", "RewardRunner", "RewardSpec", "Score", "resolve"]
