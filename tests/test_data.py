@@ -392,9 +392,11 @@ def test_mbpp_shows_one_test_and_keeps_the_others_hidden(tokenizer, tmp_path):
 
 
 def test_a_code_row_without_tests_is_counted_as_unusable(tokenizer, tmp_path):
-    path = write_jsonl(tmp_path / "mbpp.jsonl", [MBPP, {**MBPP, "test_list": []}, {**MBPP, "test_list": None}])
+    path = write_jsonl(
+        tmp_path / "mbpp.jsonl", [MBPP, {**MBPP, "test_list": []}, {**MBPP, "test_list": None}, {"text": "?"}]
+    )
     found = load(tokenizer, dataset=["mbpp"], dataset_path=path)
-    assert (len(found.prompts), found.num_unusable, found.unusable) == (1, 2, ["mbpp:1", "mbpp:2"])
+    assert (len(found.prompts), found.unusable) == (1, ["mbpp:1", "mbpp:2", "mbpp:3"])
 
 
 def test_rows_of_another_kind_are_refused_with_the_columns_that_were_expected(tokenizer, tmp_path):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from postrl.data_presets import dataset_names
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _reward_args(c: GRPOConfig) -> Problem:
 
 
 def _dataset_path(c: GRPOConfig) -> Problem:
-    names = [entry.partition("=")[0] for entry in c.dataset]
+    names = dataset_names(c.dataset) if c.dataset_path else []
     for path in c.dataset_path:
         if path.partition("=")[0] not in names and max(len(c.dataset_path), len(names)) > 1:
             return (

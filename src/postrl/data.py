@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from postrl.config import GRPOConfig
-from postrl.data_presets import PRESETS, Preset, find_preset
+from postrl.data_presets import PRESETS, Preset, dataset_names, find_preset, parse_weight
 from postrl.data_sources import (
     Row,
     Rows,
@@ -101,7 +101,7 @@ def check_sources(config: GRPOConfig) -> None:
     """Raise what `load_prompts` would for --dataset, as far as it shows in a moment and without a tokenizer: no such
     data set, not cached while offline, a broken file, a missing column. For the launcher; large files and the hub itself
     are left to `load_prompts`."""
-    names = [_path_of(config, name) or name for name in map(_name_of, config.dataset)] or config.dataset_path
+    names = [_path_of(config, name) or name for name in dataset_names(config.dataset)] or config.dataset_path
     if all(_is_quick(name) for name in names):
         for source in _train(config):
             _columns(source, config)
@@ -179,7 +179,7 @@ def _train(config: GRPOConfig) -> list[_Source]:
         return [_Source(Path(file).stem, read_files(file, config.dataset_split or "train"))]
     sources = []
     for entry in config.dataset:
-        name, weight = _parse_weight(entry)
+        name, weight = parse_weight(entry)
         preset, path = find_preset(name), _path_of(config, name)
         if path and preset and preset.generate:
             raise UsageError(f"{name} is generated, and --dataset-path is given", hint="give one of them")
@@ -195,10 +195,6 @@ def _train(config: GRPOConfig) -> list[_Source]:
     return sources
 
 
-def _name_of(entry: str) -> str:
-    return _parse_weight(entry)[0]
-
-
 def _path_of(config: GRPOConfig, name: str) -> str | None:
     """Where --dataset-path has the rows of this data set; a path without a name is that of the only one."""
     for entry in config.dataset_path:
@@ -206,22 +202,6 @@ def _path_of(config: GRPOConfig, name: str) -> str | None:
         if equals and of == name:
             return path
     return next((entry for entry in config.dataset_path if len(config.dataset) <= 1), None)
-
-
-def _parse_weight(entry: str) -> tuple[str, float | None]:
-    """`gsm8k=0.5` as ("gsm8k", 0.5); what follows the last = is a weight if it is a number."""
-    name, equals, number = entry.rpartition("=")
-    try:
-        weight = float(number)
-    except ValueError:
-        return entry, None
-    if not equals:
-        return entry, None
-    if not 0 < weight < math.inf:
-        raise UsageError(
-            f"--dataset {entry}: a weight of {number}", hint="give a weight above 0, or leave the data set out"
-        )
-    return name, weight
 
 
 def _eval(config: GRPOConfig) -> _Source:
@@ -232,7 +212,7 @@ def _eval(config: GRPOConfig) -> _Source:
     name, _, split = given.rpartition(":")
     if not name or "/" in split or is_file_name(given):
         name, split = given, ""
-    trained = [_name_of(entry) for entry in config.dataset]
+    trained = dataset_names(config.dataset)
     if find_preset(name) is None and is_file_name(name):
         rows = read_files(name, split or "test")
         preset = (
@@ -338,7 +318,7 @@ def _converted(row: Row, preset: Preset | None) -> Row:
         return row
     try:
         return {**row, **preset.convert(row)}
-    except (TypeError, ValueError, AttributeError):  # cells of another kind, an empty list of tests
+    except (LookupError, TypeError, ValueError, AttributeError):  # a missing cell, one of another kind, no tests
         return {}
 
 

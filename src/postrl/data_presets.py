@@ -6,13 +6,14 @@ find_preset("gsm8k")        by name or hub id
 from __future__ import annotations
 
 import importlib.util
+import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from postrl.errors import DataError
+from postrl.errors import DataError, UsageError
 
 
 @dataclass(frozen=True)
@@ -130,3 +131,33 @@ PRESETS = {
 def find_preset(name: str) -> Preset | None:
     """The preset of this name or hub id."""
     return PRESETS.get(name) or next((p for p in PRESETS.values() if p.hub_id and p.hub_id == name), None)
+
+
+# -- what --dataset says ------------------------------------------------------------------------------------------------
+
+
+def parse_weight(entry: str) -> tuple[str, float | None]:
+    """`gsm8k=0.5` as ("gsm8k", 0.5); what follows the last = is a weight if it is a number."""
+    name, equals, number = entry.rpartition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        return entry, None
+    if not equals:
+        return entry, None
+    if not 0 < weight < math.inf:
+        raise UsageError(
+            f"--dataset {entry}: a weight of {number}", hint="give a weight above 0, or leave the data set out"
+        )
+    return name, weight
+
+
+def dataset_names(datasets: Sequence[str]) -> list[str]:
+    """The names in --dataset, without weights."""
+    return [parse_weight(entry)[0] for entry in datasets]
+
+
+def own_rewards(datasets: Sequence[str]) -> list[str]:
+    """The data sets' own rewards, each once; nothing for those that have none."""
+    presets = map(find_preset, dataset_names(datasets))
+    return list(dict.fromkeys(preset.reward for preset in presets if preset))

@@ -23,7 +23,7 @@ from postrl.rewards.builtin import BUILTINS
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.store import read_rollouts, stored_steps
-from postrl.run_folder import RunFolder
+from postrl.run_folder import RunFolder, step_of
 from postrl.types import Group, Rollout
 
 TOTAL = "reward"
@@ -248,12 +248,11 @@ def own_rewards(run: str | Path) -> list[RewardSpec]:
 
 def _names_by_data(config: GRPOConfig) -> list[str]:
     """The data sets' own rewards, in the order to which weights refer; none where a data set has none."""
-    from postrl.data_presets import find_preset
+    from postrl.data_presets import dataset_names, find_preset, own_rewards
 
-    trained = [find_preset(entry) or find_preset(entry.rpartition("=")[0]) for entry in config.dataset]
-    evaluated = find_preset((config.eval_dataset or "").partition(":")[0])
-    presets = [*trained, *([evaluated] if evaluated else [])]
-    return list(dict.fromkeys(preset.reward for preset in presets if preset)) if trained and all(trained) else []
+    known = [find_preset(name) is not None for name in dataset_names(config.dataset)]
+    evaluated = (config.eval_dataset or "").partition(":")[0]
+    return own_rewards([*config.dataset, evaluated]) if known and all(known) else []
 
 
 def stored_names(files: Sequence[Path]) -> set[str]:
@@ -293,10 +292,10 @@ def steps_of(run: str | Path, steps: str | None = None) -> list[Path]:
     if steps is None:
         return files
     first, last = _parse_steps(steps)
-    chosen = [file for file in files if first <= _step_of(file) <= last]
+    chosen = [file for file in files if first <= step_of(file) <= last]
     if not chosen:
         raise UsageError(
-            f"{run} holds no rollouts of steps {steps}; it has {_step_of(files[0])} to {_step_of(files[-1])}",
+            f"{run} holds no rollouts of steps {steps}; it has {step_of(files[0])} to {step_of(files[-1])}",
             hint="--steps takes 7, 3-10, 3- or -10",
         )
     return chosen
@@ -311,10 +310,6 @@ def _parse_steps(steps: str) -> tuple[int, float]:
         return low, int(last) if last else float("inf") if dash else low
     except ValueError:
         raise UsageError(f"--steps is {steps!r}", hint="--steps takes 7, 3-10, 3- or -10") from None
-
-
-def _step_of(path: Path) -> int:
-    return int(path.stem.rpartition("_")[2])
 
 
 def rescore(
@@ -346,7 +341,7 @@ def rescore(
             after = [_unscored(group, runner.names, known) for group in before]
             loop.run(runner.score_all([group for group in after if group.rewards]))
             for old, new in zip(before, after, strict=True):
-                comparison.add(_step_of(file), old, new)
+                comparison.add(step_of(file), old, new)
             done()
             yield file, after
 

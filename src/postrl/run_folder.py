@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
+from postrl.data_presets import dataset_names
 from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
 
 MAY_CHANGE_ON_RESUME = frozenset(
@@ -49,7 +50,8 @@ def with_run_folder(config: GRPOConfig) -> GRPOConfig:
             hint="give its folder with --output-dir, or its settings with --config RUN/config.yaml",
         )
     data = (
-        "-".join(Path(d.split("=")[0]).stem for d in config.dataset) or Path((config.dataset_path or ["data"])[0]).stem
+        "-".join(Path(name).stem for name in dataset_names(config.dataset))
+        or Path((config.dataset_path or ["data"])[0]).stem
     )
     name = config.run_name or f"{Path(config.model).name}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
     return replace(config, run_name=name, output_dir=config.output_dir or str(Path("runs") / name))
@@ -121,7 +123,7 @@ class RunFolder:
         """After a resume from `step`: later rollouts and checkpoints move to RUN/abandoned, so that nothing appears
         twice, and the next resume does not continue what was left."""
         found = [*self.rollouts.glob("*.parquet"), *self.checkpoints.glob("step_*")]
-        late = [path for path in found if _step_of(path) > step]
+        late = [path for path in found if step_of(path) > step]
         if late:
             place = self.path / "abandoned" / datetime.now().strftime("%Y%m%d-%H%M%S")
             place.mkdir(parents=True, exist_ok=True)
@@ -221,5 +223,5 @@ def _check_unchanged(before: GRPOConfig, now: GRPOConfig, where: Path) -> None:
         )
 
 
-def _step_of(path: Path) -> int:
+def step_of(path: Path) -> int:
     return int(path.stem.rpartition("_")[2])

@@ -12,6 +12,7 @@ from postrl.config import GRPOConfig
 from postrl.data_stream import steps_for_epochs
 from postrl.errors import UsageError
 from postrl.messages import PROTOCOL, Channel, ProtocolError, connect, decode_groups, encode
+from postrl.rewards.builtin import BUILTINS
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.types import Group
 from postrl.worker import Metrics, RolloutWorker
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 START_TIMEOUT = 600.0
 """Seconds the rollout worker may take to load its data and its rewards."""
+SLOWEST_BUILTIN = max(row.seconds for row in BUILTINS.values())
+"""Seconds that a built-in reward may take for one completion."""
 
 
 class Source(Protocol):
@@ -86,7 +89,7 @@ class RemoteSource:
         self.channel: Channel = connect(address, timeout=START_TIMEOUT)
         # The worker has its own deadlines and names what it waits for; this one is for a worker that hangs.
         calls = max(config.prompts_per_step, config.eval_prompts)  # of one function, one after the other
-        scoring = calls * max(config.reward_timeout, 30.0 * config.num_generations)
+        scoring = calls * max(config.reward_timeout, SLOWEST_BUILTIN * config.num_generations)
         self.timeout = 2 * (config.server_start_timeout + config.request_timeout) + scoring + 600.0
         _, data, _ = self._ask("hello", timeout=START_TIMEOUT)
         if data["protocol"] != PROTOCOL:

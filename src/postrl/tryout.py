@@ -210,12 +210,13 @@ def stored(run: str | Path, most: int, *, own: bool = False) -> list[Trial]:
     """
     from postrl.rescore import steps_of
     from postrl.rollout.store import read_rollouts
+    from postrl.run_folder import step_of
 
     file = steps_of(run)[-1]
     trials = []
     for group in read_rollouts(file)[:most]:
         fresh = [replace(rollout, rewards={}, statuses={}, reward=None) for rollout in group.rollouts]
-        step = int(file.stem.rpartition("_")[2])
+        step = step_of(file)
         trials.append(
             Trial(replace(group, rollouts=fresh, rewards=group.rewards if own else ()), [f"step {step}"] * len(fresh))
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from postrl.config import GRPOConfig
-from postrl.data_presets import find_preset
+from postrl.data_presets import own_rewards
 from postrl.launch.placement import Placement
 from postrl.launch.vllm import server_command
 
@@ -56,8 +56,7 @@ def _data(config: GRPOConfig) -> str:
 
 
 def _own_rewards(config: GRPOConfig) -> list[str]:
-    presets = [find_preset(name.split("=")[0]) for name in config.dataset]
-    return [f"{preset.reward} (the data set's own)" for preset in presets if preset]
+    return [f"{name} (the data set's own)" for name in own_rewards(config.dataset)]
 
 
 def _samplers(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:

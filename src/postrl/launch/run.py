@@ -21,7 +21,7 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.console import StepLine, note, table
 from postrl.data import check_sources
-from postrl.data_presets import find_preset
+from postrl.data_presets import dataset_names, find_preset, own_rewards
 from postrl.errors import UsageError
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.model import check_model, local_model
@@ -104,7 +104,7 @@ def check(config: GRPOConfig) -> None:
 def check_data(config: GRPOConfig) -> None:
     """Data that cannot be read or that nothing would score."""
     check_sources(config)
-    names = [name.split("=")[0] for name in config.dataset] or config.dataset_path
+    names = dataset_names(config.dataset) or config.dataset_path
     unscored = [name for name in names if find_preset(name) is None]
     if unscored and not config.reward:
         raise UsageError(
@@ -115,9 +115,7 @@ def check_data(config: GRPOConfig) -> None:
 
 def check_sandbox(config: GRPOConfig) -> None:
     """A sandbox that does not work here is refused before anything starts."""
-    presets = [find_preset(name.split("=")[0]) for name in config.dataset]
-    rewards = config.reward or [preset.reward for preset in presets if preset]
-    if "code" in rewards:
+    if "code" in (config.reward or own_rewards(config.dataset)):
         from postrl.rewards.code.sandbox import choose
 
         choose(config.sandbox)

@@ -21,6 +21,9 @@ from postrl.errors import RewardError
 from postrl.rewards.process import Outcome, WorkerProcess
 from postrl.rewards.registry import RewardSpec
 
+MEET_SECONDS = 600.0
+"""For all threads to be free at a start: calls of an earlier use may still run."""
+
 
 class RewardPool:
     """One reward function in `workers` processes.
@@ -60,9 +63,14 @@ class RewardPool:
     async def start(self) -> None:
         """Start all processes and load the function. Raises RewardError when it cannot be loaded."""
         self._check_open()
-        together = threading.Barrier(len(self._processes))
+        together = threading.Barrier(len(self._processes), timeout=MEET_SECONDS)
         with self._starting:  # two starts that take half of the threads each would wait for each other
-            starts = [self._threads.submit(self._start, together) for _ in self._processes]
+            try:
+                starts = [self._threads.submit(self._start, together) for _ in self._processes]
+            except RuntimeError:  # closed meanwhile: those that wait for the others must not keep `close` waiting
+                together.abort()
+                self._check_open()
+                raise
         await asyncio.gather(*map(asyncio.wrap_future, starts))
 
     async def call(self, inputs: dict[str, list[Any]], count: int) -> Outcome:
@@ -80,7 +88,14 @@ class RewardPool:
             process.end()
 
     def _start(self, together: threading.Barrier) -> None:
-        together.wait()  # so that each thread starts its own
+        try:
+            together.wait()  # so that each thread starts its own
+        except threading.BrokenBarrierError:
+            self._check_open()
+            raise RewardError(
+                f"the workers of reward function {self.name} were not free to start within {MEET_SECONDS:g} s",
+                hint="a call that takes so long is cut by --reward-timeout",
+            ) from None
         self._process().start()
 
     def _call(self, inputs: dict[str, list[Any]], count: int) -> Outcome:
