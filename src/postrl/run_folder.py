@@ -224,4 +224,5 @@ def _check_unchanged(before: GRPOConfig, now: GRPOConfig, where: Path) -> None:
 
 
 def step_of(path: Path) -> int:
+    """The step in the name of a file or folder such as step_000010.parquet."""
     return int(path.stem.rpartition("_")[2])
