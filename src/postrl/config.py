@@ -25,9 +25,9 @@ def setting(default: Any, panel: str, help: str) -> Any:
     return field(default=default, metadata=metadata)
 
 
-MODEL, DATA, REWARD, ROLLOUT = "Model", "Data", "Reward", "Rollout"
+MODEL, DATA, REWARD, ROLLOUT, ASYNC = "Model", "Data", "Reward", "Rollout", "Asynchronous mode"
 ALGORITHM, OPTIMIZER, RUN = "Algorithm", "Optimizer", "Run"
-PANELS = (MODEL, DATA, REWARD, ROLLOUT, ALGORITHM, OPTIMIZER, RUN)
+PANELS = (MODEL, DATA, REWARD, ROLLOUT, ASYNC, ALGORITHM, OPTIMIZER, RUN)
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
@@ -151,6 +151,36 @@ class GRPOConfig:
     max_completion_length: int = setting(512, ROLLOUT, "Most tokens of one completion.")
     temperature: float = setting(1.0, ROLLOUT, "Sampling temperature of training rollouts.")
     stop: list[str] = setting([], ROLLOUT, "Text that ends a completion; repeatable.")
+
+    # -- asynchronous mode -----------------------------------------------------------------------------------------
+    max_staleness: int = setting(
+        0,
+        ASYNC,
+        "Weight versions that a completion may be behind the policy it trains; above 0 the servers go on generating while "
+        "the trainer trains. --async is short for 1.",
+    )
+    stale_policy: Literal["wait", "drop_rollout", "drop_group"] = setting(
+        "wait",
+        ASYNC,
+        "What becomes of a completion that is not finished when the last batch it may train is put together: that batch "
+        "waits for it, or it is dropped, alone or with its group. Dropping what is slow trains on what is short.",
+    )
+    stale_wait: float = setting(
+        600.0,
+        ASYNC,
+        "Seconds that a batch which could be full without it waits for such a completion (stale_policy wait).",
+    )
+    rollout_queue_size: int | None = setting(
+        None,
+        ASYNC,
+        "Most groups that are being generated or wait to be trained on; default: as many as max_staleness allows.",
+    )
+    in_flight: Literal["keep", "keep_kv", "wait", "abort"] = setting(
+        "keep",
+        ASYNC,
+        "What becomes of running completions when new weights come: keep (they go on, keys and values computed anew), "
+        "keep_kv (they go on with the old ones), wait (they end first), abort (they are sent again with what they have).",
+    )
 
     # -- algorithm -----------------------------------------------------------------------------------------------
     beta: float = setting(

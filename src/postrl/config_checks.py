@@ -41,17 +41,18 @@ RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
     (
         "prompts_per_step num_generations max_completion_length max_prompt_length max_model_len num_iterations minibatches "
         "num_servers tensor_parallel_size num_processes max_tokens_per_microbatch logging_steps save_total_limit eval_prompts "
-        "lora_alpha reward_workers",
+        "lora_alpha reward_workers rollout_queue_size",
         "1 or more",
         lambda x: x >= 1,
     ),
     (
-        "temperature reward_timeout request_timeout server_start_timeout num_train_epochs",
+        "temperature reward_timeout request_timeout server_start_timeout num_train_epochs stale_wait",
         "more than 0",
         lambda x: 0 < x < math.inf,
     ),
     (
-        "beta epsilon epsilon_high learning_rate weight_decay max_grad_norm warmup_steps save_steps eval_steps lora_rank seed",
+        "beta epsilon epsilon_high learning_rate weight_decay max_grad_norm warmup_steps save_steps eval_steps lora_rank seed "
+        "max_staleness",
         "0 or more",
         lambda x: 0 <= x < math.inf,
     ),
@@ -154,6 +155,20 @@ def _embedded_ranks(c: GRPOConfig) -> Problem:
     return None
 
 
+def _asynchronous(c: GRPOConfig) -> Problem:
+    if c.max_staleness and c.engine == "transformers" and not c.replay:
+        return (
+            f"max_staleness = {c.max_staleness}, and engine = transformers generates inside the trainer: nothing overlaps",
+            "use --engine vllm, or --max-staleness 0",
+        )
+    if c.rollout_queue_size is not None and c.rollout_queue_size < c.prompts_per_step:
+        return (
+            f"rollout_queue_size = {c.rollout_queue_size} holds no batch of prompts_per_step = {c.prompts_per_step} groups",
+            f"set --rollout-queue-size to {c.prompts_per_step} or more, or leave it out",
+        )
+    return None
+
+
 def _vllm_args(c: GRPOConfig) -> Problem:
     for arg in c.vllm_arg:
         if "=" not in arg:
@@ -163,5 +178,5 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
     _ranges, _choices, _group_baseline, _minibatches_divide, _reward_weights, _reward_args, _dataset_path, _microbatch_holds_one,
-    _server_urls, _embedded_ranks, _vllm_args,
+    _server_urls, _embedded_ranks, _asynchronous, _vllm_args,
 )  # fmt: skip

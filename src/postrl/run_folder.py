@@ -29,7 +29,7 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "vllm_arg",
         "server_start_timeout", "request_timeout", "num_processes", "max_tokens_per_microbatch",
         "gradient_checkpointing", "reward_timeout", "reward_error_budget", "reward_workers", "sandbox", "dataset_path",
-        "trust_remote_code",
+        "trust_remote_code", "max_staleness", "stale_policy", "stale_wait", "rollout_queue_size", "in_flight",
     }
 )  # fmt: skip
 """Settings that a resumed run may have otherwise than the run it continues."""

@@ -192,3 +192,17 @@ main(["grpo", "--model", "m", "--dataset", "arithmetic"])
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
+
+
+@pytest.mark.parametrize(
+    "flags, bound",
+    [((), 0), (("--async",), 1), (("--async", "--max-staleness", "3"), 3), (("--max-staleness", "2"), 2)],
+)
+def test_async_is_short_for_a_staleness_of_one(launched, flags, bound):
+    assert exit_code(*MODEL_AND_DATA, "--engine", "vllm", *flags) == 0
+    assert launched.config.max_staleness == bound
+
+
+def test_async_and_a_staleness_of_zero_contradict_each_other(launched, capsys):
+    assert exit_code(*MODEL_AND_DATA, "--async", "--max-staleness", "0") == 2
+    assert "--max-staleness is 0" in capsys.readouterr().err

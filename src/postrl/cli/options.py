@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from postrl.config import RUN, GRPOConfig
+from postrl.config import ASYNC, RUN, GRPOConfig
+from postrl.errors import UsageError
 
 Run = Callable[[GRPOConfig, bool], int]
 
@@ -26,7 +27,10 @@ def settings_command(cls: type[GRPOConfig], run: Run, *, only_show: Any = None) 
 
     def command(**values: Any) -> None:
         context, config_file, dry_run = values.pop("context"), values.pop("config"), values.pop("dry_run")
+        overlap = values.pop("overlap")
         given = {name: value for name, value in values.items() if _on_command_line(context, name)}
+        if overlap and not given.setdefault("max_staleness", 1):
+            raise UsageError("--async is short for --max-staleness 1, and --max-staleness is 0", hint="leave one out")
         raise typer.Exit(run(build_config(cls, given, config_file), dry_run))
 
     types = get_type_hints(cls)
@@ -35,6 +39,7 @@ def settings_command(cls: type[GRPOConfig], run: Run, *, only_show: Any = None) 
     parameters += [
         _parameter("config", Annotated[Path | None, _CONFIG], None),
         _parameter("dry_run", Annotated[bool, only_show or _DRY_RUN], False),
+        _parameter("overlap", Annotated[bool, _ASYNC], False),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -42,6 +47,7 @@ def settings_command(cls: type[GRPOConfig], run: Run, *, only_show: Any = None) 
 
 
 _CONFIG: Any = typer.Option("--config", metavar="FILE", rich_help_panel=RUN, help="YAML file with settings; flags win.")
+_ASYNC: Any = typer.Option("--async", rich_help_panel=ASYNC, help="Short for --max-staleness 1.")
 _DRY_RUN: Any = typer.Option("--dry-run", rich_help_panel=RUN, help="Print what would run, and stop.")
 
 
