@@ -30,6 +30,7 @@ ALGORITHM, OPTIMIZER, RUN = "Algorithm", "Optimizer", "Run"
 PANELS = (MODEL, DATA, REWARD, ROLLOUT, ASYNC, ALGORITHM, OPTIMIZER, RUN)
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+Correction = Literal["tis", "tis_seq", "icepop", "mis_seq", "seq_mask_tis", "opsm", "decoupled", "seed", "none"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 
 
@@ -141,6 +142,17 @@ class GRPOConfig:
         [], ROLLOUT, "Further flag for the vLLM servers as KEY=VALUE, such as enforce-eager=true; repeatable."
     )
     server_start_timeout: float = setting(900.0, ROLLOUT, "Seconds a vLLM server may take to start.")
+    server_frozen_timeout: float = setting(
+        60.0, ROLLOUT, "Seconds a vLLM server may fail to answer /health before it is ended and started again."
+    )
+    server_restarts: int = setting(
+        3,
+        ROLLOUT,
+        "Restarts of one vLLM server within half an hour; one that falls again is given up, and the run goes on with the others.",
+    )
+    worker_restarts: int = setting(
+        3, ROLLOUT, "Restarts of the rollout worker within half an hour, where it died without an error of its own."
+    )
     request_timeout: float = setting(
         600.0, ROLLOUT, "Seconds one completion may take before it is cancelled and asked for again."
     )
@@ -190,6 +202,11 @@ class GRPOConfig:
     epsilon_high: float | None = setting(
         None, ALGORITHM, "Trust region: the ratio is clipped above at 1 + epsilon_high; default: epsilon."
     )
+    dual_clip: float | None = setting(
+        None,
+        ALGORITHM,
+        "Trust region: ceiling of the ratio for negative advantages, above 1 + epsilon_high; 3 is usual; default: none.",
+    )
     scale_rewards: Literal["group", "batch", "none"] = setting(
         "group", ALGORITHM, "What divides the centred rewards: the group's standard deviation, the batch's, or nothing."
     )
@@ -198,10 +215,25 @@ class GRPOConfig:
     )
     num_iterations: int = setting(1, ALGORITHM, "Passes over each batch.")
     minibatches: int = setting(1, ALGORITHM, "Optimizer steps per pass over a batch.")
-    is_correction: Literal["tis", "none"] = setting(
+    is_correction: Correction = setting(
         "tis",
         ALGORITHM,
-        "Correction of the difference between sampler and learner: truncated importance sampling in [0, 2], or none.",
+        "Correction of the difference between sampler and learner: importance weights of tokens truncated to [0, 2] (tis), none, "
+        "or one of the others (docs/algorithms.md).",
+    )
+    is_low: float | None = setting(
+        None,
+        ALGORITHM,
+        "Lower bound of the importance ratio, from 0 to 1, below which is_correction truncates or rejects; default: its own.",
+    )
+    is_high: float | None = setting(None, ALGORITHM, "Upper bound of the importance ratio, 1 or more; default: its own.")
+    is_eps: float | None = setting(
+        None, ALGORITHM, "is_correction seed truncates to [1 - is_eps, 1 + is_eps]; default: 0.2."
+    )
+    is_delta: float | None = setting(
+        None,
+        ALGORITHM,
+        "is_correction opsm rejects completions worse than their group that became less likely by more than this, in nats a token; default: 0.1.",
     )
     mask_truncated_completions: bool = setting(
         False, ALGORITHM, "Leave completions that hit the token limit out of the loss."

@@ -46,13 +46,14 @@ RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
         lambda x: x >= 1,
     ),
     (
-        "temperature reward_timeout request_timeout server_start_timeout num_train_epochs stale_wait",
+        "temperature reward_timeout request_timeout server_start_timeout server_frozen_timeout num_train_epochs "
+        "stale_wait",
         "more than 0",
         lambda x: 0 < x < math.inf,
     ),
     (
         "beta epsilon epsilon_high learning_rate weight_decay max_grad_norm warmup_steps save_steps eval_steps lora_rank seed "
-        "max_staleness",
+        "max_staleness server_restarts worker_restarts",
         "0 or more",
         lambda x: 0 <= x < math.inf,
     ),
