@@ -137,6 +137,42 @@ def test_epsilon_high_defaults_to_epsilon():
     assert GRPOConfig(epsilon=0.3, epsilon_high=0.4).epsilon_upper == 0.4
 
 
+def test_a_dual_clip_lies_above_the_trust_region():
+    assert "dual_clip is 1.25" in refused(dual_clip=1.25, epsilon_high=0.28)
+    assert "1 + epsilon_high = 1.28" in refused(dual_clip=float("nan"), epsilon_high=0.28)
+    assert GRPOConfig(dual_clip=3).dual_clip == 3.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"is_low": 0.5, "is_correction": "seed"}, "is_low = 0.5 has no meaning for is_correction = seed"),
+        (
+            {"is_high": 2.0, "is_correction": "none"},
+            "remove --is-high, or use --is-correction tis or tis_seq or icepop",
+        ),
+        ({"is_eps": 0.2}, "is_eps = 0.2 has no meaning for is_correction = tis"),
+        ({"is_delta": 0.2, "is_correction": "icepop"}, "remove --is-delta, or use --is-correction opsm"),
+    ],
+)
+def test_a_bound_that_the_correction_does_not_have_is_refused_with_both_settings(settings, found):
+    assert found in refused(**settings)
+
+
+@pytest.mark.parametrize(
+    ("correction", "name", "value"),
+    [
+        ("tis", "is_low", 1.1),
+        ("tis", "is_high", 0.9),
+        ("seed", "is_eps", 0),
+        ("seed", "is_eps", 1.5),
+        ("opsm", "is_delta", 0),
+    ],
+)
+def test_bounds_of_ratios_lie_around_one(correction, name, value):
+    assert f"{name} is {float(value)}" in refused(**{name: value, "is_correction": correction})
+
+
 def test_settings_are_given_by_name():
     with pytest.raises(UsageError, match="by name"):
         GRPOConfig("runs/x")

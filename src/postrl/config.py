@@ -226,7 +226,9 @@ class GRPOConfig:
         ALGORITHM,
         "Lower bound of the importance ratio, from 0 to 1, below which is_correction truncates or rejects; default: its own.",
     )
-    is_high: float | None = setting(None, ALGORITHM, "Upper bound of the importance ratio, 1 or more; default: its own.")
+    is_high: float | None = setting(
+        None, ALGORITHM, "Upper bound of the importance ratio, 1 or more; default: its own."
+    )
     is_eps: float | None = setting(
         None, ALGORITHM, "is_correction seed truncates to [1 - is_eps, 1 + is_eps]; default: 0.2."
     )

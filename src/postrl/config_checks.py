@@ -41,13 +41,13 @@ RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
     (
         "prompts_per_step num_generations max_completion_length max_prompt_length max_model_len num_iterations minibatches "
         "num_servers tensor_parallel_size num_processes max_tokens_per_microbatch logging_steps save_total_limit eval_prompts "
-        "lora_alpha reward_workers rollout_queue_size",
+        "lora_alpha reward_workers rollout_queue_size is_high",
         "1 or more",
         lambda x: x >= 1,
     ),
     (
         "temperature reward_timeout request_timeout server_start_timeout server_frozen_timeout num_train_epochs "
-        "stale_wait",
+        "stale_wait is_delta",
         "more than 0",
         lambda x: 0 < x < math.inf,
     ),
@@ -57,8 +57,8 @@ RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
         "0 or more",
         lambda x: 0 <= x < math.inf,
     ),
-    ("gpu_memory_utilization", "a share above 0, at most 1", lambda x: 0 < x <= 1),
-    ("reward_error_budget", "a share from 0 to 1", lambda x: 0 <= x <= 1),
+    ("gpu_memory_utilization is_eps", "a share above 0, at most 1", lambda x: 0 < x <= 1),
+    ("reward_error_budget is_low", "a share from 0 to 1", lambda x: 0 <= x <= 1),
     ("lora_dropout", "a share from 0, below 1", lambda x: 0 <= x < 1),
     ("max_steps", "1 or more, or -1 for num_train_epochs", lambda x: x == -1 or x >= 1),
 )
@@ -81,6 +81,32 @@ def _group_baseline(c: GRPOConfig) -> Problem:
             f"num_generations is {c.num_generations}: a group of one has no baseline, every advantage would be 0",
             "set --num-generations to 2 or more (8 is the default)",
         )
+    return None
+
+
+def _dual_clip(c: GRPOConfig) -> Problem:
+    if c.dual_clip is not None and not 1 + c.epsilon_upper < c.dual_clip < math.inf:
+        return (
+            f"dual_clip is {c.dual_clip:g}, and the trust region goes up to 1 + epsilon_high = {1 + c.epsilon_upper:g}",
+            "set --dual-clip above that (3 is usual), or leave it out",
+        )
+    return None
+
+
+_BOUNDED = ("tis", "tis_seq", "icepop", "mis_seq", "seq_mask_tis", "decoupled")
+BOUNDS_OF: dict[str, tuple[str, ...]] = {
+    "is_low": _BOUNDED, "is_high": _BOUNDED, "is_eps": ("seed",), "is_delta": ("opsm",),
+}  # fmt: skip
+"""Bounds of importance ratios -> the values of is_correction that have them."""
+
+
+def _correction_bounds(c: GRPOConfig) -> Problem:
+    for name, corrections in BOUNDS_OF.items():
+        if getattr(c, name) is not None and c.is_correction not in corrections:
+            return (
+                f"{name} = {getattr(c, name):g} has no meaning for is_correction = {c.is_correction}",
+                f"remove --{name.replace('_', '-')}, or use --is-correction {' or '.join(corrections)}",
+            )
     return None
 
 
@@ -178,6 +204,6 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
-    _ranges, _choices, _group_baseline, _minibatches_divide, _reward_weights, _reward_args, _dataset_path, _microbatch_holds_one,
-    _server_urls, _embedded_ranks, _asynchronous, _vllm_args,
+    _ranges, _choices, _group_baseline, _dual_clip, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
+    _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _vllm_args,
 )  # fmt: skip

@@ -134,6 +134,11 @@ def resolve_algorithm(config: GRPOConfig) -> Algorithm:
             scale_rewards=config.scale_rewards,
             loss_aggregation=config.loss_aggregation,
             is_correction=config.is_correction,
+            is_low=config.is_low,
+            is_high=config.is_high,
+            is_eps=config.is_eps,
+            is_delta=config.is_delta,
+            dual_clip=config.dual_clip,
             max_completion_length=config.max_completion_length,
         )
     except ValueError as error:

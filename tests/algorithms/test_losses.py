@@ -75,6 +75,14 @@ def test_dual_clip_does_nothing_for_good_tokens():
     assert torch.equal(plain, dual)
 
 
+def test_tokens_at_the_ceiling_of_the_dual_clip_are_counted_as_clipped():
+    """Ratios 4, 4 with advantages -, +: the first is held at 3, the second at 1.2."""
+    metrics = ppo_clip(torch.tensor([[0.8, 0.8]]).log(), torch.tensor([[0.2, 0.2]]).log(), torch.tensor([[-1.0, 1.0]]),
+                       ones(1, 2), **EPS, dual_clip=3.0)[1]  # fmt: skip
+    values = finish(metrics)
+    assert (values["policy/clip_dual"], values["policy/clip_high"], values["policy/clip_frac"]) == (0.5, 0.5, 1.0)
+
+
 def test_clip_metrics_count_only_tokens_that_lost_their_gradient():
     """Ratios 1.5, 1.5, 0.5, 0.5 with advantages +, -, +, -: the first and the last are clipped."""
     prox = torch.log(torch.tensor([[0.4, 0.4, 0.8, 0.8, 0.5]]))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postrl.algorithms.aggregate import MODES, Denoms, count
+from postrl.algorithms.corrections import CORRECTIONS, importance_weights
 from postrl.algorithms.objective import objective, with_advantages
 from postrl.algorithms.presets import resolve
 from postrl.algorithms.reduce import accumulate, finish
@@ -74,6 +75,40 @@ def test_golden_weights_multiply_after_the_clip(dtype: torch.dtype):
 
 
 @both_precisions
+def test_golden_decoupled_ppo(dtype: torch.dtype):
+    """The PPO clip on live / prox, times prox / behav, rejected above 5; rejection leaves the denominator alone."""
+    inputs, expected = CASES["decoupled_ppo"]["inputs"], CASES["decoupled_ppo"]["expected"]
+    batch = make_batch(
+        inputs["mask"],
+        advantages_B=matrix(inputs["advantages"], dtype),
+        prox_BT=matrix(inputs["prox_logp"], dtype),
+        behav_BT=matrix(inputs["behav_logp"], dtype),
+    )
+    algorithm = resolve("grpo", is_correction="decoupled", num_updates_per_batch=2)
+    loss, grad, values = step(matrix(inputs["logp"], dtype), batch, algorithm)
+    close(loss, expected["loss"], dtype)
+    close(grad, expected["grad_logp"], dtype)
+    assert values["mismatch/rejected_frac"] == 0.25
+
+
+@both_precisions
+def test_golden_seed_two_sided_truncation(dtype: torch.dtype):
+    """One update per batch: the learner that consumes the rollouts is both live and proximal."""
+    case = CASES["seed_two_sided_truncation"]
+    inputs, expected = case["inputs"], case["expected"]
+    batch = make_batch(
+        inputs["mask"],
+        advantages_B=matrix(inputs["advantages"], dtype),
+        behav_BT=matrix(inputs["behav_logp"], dtype),
+    )
+    algorithm = resolve("grpo", is_correction="seed", is_eps=case["config"]["eps"])
+    loss, grad, values = step(matrix(inputs["logp"], dtype), batch, algorithm)
+    close(loss, expected["loss"], dtype)
+    close(grad, expected["grad_logp"], dtype)
+    assert values["mismatch/truncated_frac"] == 0.75
+
+
+@both_precisions
 def test_golden_dr_grpo_is_a_setting_of_grpo(dtype: torch.dtype):
     case = CASES["dr_grpo_loss"]
     inputs, expected = case["inputs"], case["expected"]
@@ -108,17 +143,32 @@ def test_one_update_per_batch_follows_the_advantage_times_the_mismatch_weight():
     torch.testing.assert_close(grad, torch.tensor([[-3 * 1.5 / 2, -3 * 2.0 / 2]]))
 
 
-def test_kl_is_not_weighted_by_the_correction():
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_weights_multiply_the_clipped_loss_and_change_no_denominator(name: str):
+    """Token by token, the gradient is that of the uncorrected loss times the weight, rejected tokens included."""
+    logp, batch = random_batch()
+    settings = {"dual_clip": 1.5, "num_updates_per_batch": 2}
+    plain = step(logp, batch, resolve("grpo", is_correction="none", **settings))[1]
+    grad = step(logp, batch, resolve("grpo", is_correction=name, **settings))[1]
+    weights, _ = importance_weights(
+        name, logp, batch.prox_BT, batch.behav_BT, batch.advantages_B, batch.mask_BT, bounds={}
+    )
+    torch.testing.assert_close(grad, weights * plain, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_kl_is_not_weighted_by_the_correction(name: str):
     logp, batch = random_batch()
     batch.advantages_B = torch.zeros_like(batch.advantages_B)
-    grads = [step(logp, batch, resolve("grpo", beta=0.1, is_correction=c))[1] for c in ("tis", "none")]
+    grads = [step(logp, batch, resolve("grpo", beta=0.1, is_correction=c))[1] for c in (name, "none")]
     assert grads[0].abs().max() > 0 and torch.equal(*grads)
 
 
 def test_without_correction_the_mismatch_is_still_measured():
     logp, batch = random_batch()
     values = step(logp, batch, resolve("grpo", is_correction="none"))[2]
-    assert values["mismatch/kl"] != 0 and "mismatch/truncated_frac" not in values
+    assert values["mismatch/kl"] != 0
+    assert not {"mismatch/truncated_frac", "mismatch/rejected_frac"} & values.keys()
 
 
 @pytest.mark.parametrize(
@@ -161,6 +211,8 @@ def test_unscored_rollouts_leave_the_mask_and_truncated_ones_after_the_statistic
 
 # -- properties --------------------------------------------------------------------------------------------------------
 
+BOUNDS = {"seq_mask_tis": {"is_low": 0.8, "is_high": 1.3}, "mis_seq": {"is_low": 0.3}}
+"""Bounds that keep some completions of `random_batch` and reject others."""
 ALGORITHMS = [
     pytest.param(resolve("grpo"), id="grpo"),
     *[
@@ -169,6 +221,11 @@ ALGORITHMS = [
             id=f"{mode}-{kl}",
         )
         for mode, kl in zip(MODES, ("k3_unbiased", "k3", "k2", "k3_unbiased"), strict=True)
+    ],
+    *[
+        pytest.param(resolve("grpo", is_correction=name, **BOUNDS.get(name, {})), id=name)
+        for name in CORRECTIONS
+        if name != "tis"
     ],
 ]
 

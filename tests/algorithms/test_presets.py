@@ -46,11 +46,13 @@ def test_needs_follow_from_the_settings(settings, needs):
         ({"kl": "k1", "beta": 0.1}, "k1 cannot be the KL term of a loss"),
         ({"kl": "k9"}, "kl is 'k9'"),
         ({"loss_aggregation": "mean"}, "loss_aggregation is 'mean', expected one of token_mean"),
-        ({"is_correction": "icecream"}, "is_correction is 'icecream', expected one of tis, none"),
+        ({"is_correction": "icecream"}, "is_correction is 'icecream', expected one of tis, tis_seq"),
         ({"scale_rewards": "std"}, "scale_rewards is 'std'"),
         ({"beta": -1.0}, "beta is -1.0, expected 0 or more"),
         ({"beta": float("nan")}, "beta is nan"),
         ({"epsilon": -0.1}, "epsilon_low is -0.1"),
+        ({"is_correction": "seed", "is_low": 0.5}, "is_low is 0.5, and is_correction seed takes is_eps"),
+        ({"is_high": 0.5}, "is_high is 0.5, expected 1 or more"),
         ({"dual_clip": 1.1}, r"dual_clip is 1.1, expected more than 1 \+ epsilon_high"),
         ({"loss_aggregation": "seq_mean_token_sum_norm"}, "divides by max_completion_length, which is None"),
         ({"num_updates_per_batch": 0}, "num_updates_per_batch is 0"),
@@ -59,6 +61,15 @@ def test_needs_follow_from_the_settings(settings, needs):
 def test_impossible_settings_are_refused_by_name(settings, message):
     with pytest.raises(ValueError, match=message):
         resolve("grpo", **settings)
+
+
+def test_bounds_of_the_user_go_to_the_correction_and_those_of_the_row_stay_with_its_own(monkeypatch):
+    assert resolve("grpo", is_low=0.5).bounds == {"low": 0.5}
+    assert resolve("grpo", is_correction="seed", is_eps=0.3).bounds == {"eps": 0.3}
+    row = replace(PRESETS["grpo"], name="moe", correction="icepop", bounds={"low": 0.4, "high": 4.0})
+    monkeypatch.setitem(PRESETS, row.name, row)
+    assert resolve("moe", is_high=3.0).bounds == {"low": 0.4, "high": 3.0}
+    assert resolve("moe", is_correction="opsm").bounds == {}
 
 
 def test_an_unknown_algorithm_lists_the_known_ones():

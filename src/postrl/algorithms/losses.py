@@ -34,24 +34,25 @@ def ppo_clip(
 
     Returns:
         [B, T] token losses, 0 where the mask is not set, and the pairs `policy/clip_frac` (tokens without gradient
-        because r left the bounds), `policy/clip_low` and `policy/clip_high` (the same by side), `policy/kl_prox`
-        (mean of prox - logp, the k1 estimate of KL(prox || live)).
+        because r left the bounds), `policy/clip_low` and `policy/clip_high` (the same by side), with a dual clip
+        `policy/clip_dual` (the same at its ceiling), `policy/kl_prox` (mean of prox - logp, the k1 estimate of
+        KL(prox || live)).
     """
     prox_BT = (logp_BT if prox_BT is None else prox_BT).detach()
     a_BT = select_advantages(advantages, mask_BT)
     d_BT = log_ratio(logp_BT, prox_BT, mask_BT)
     r_BT = ratio(d_BT)
     l_BT = torch.maximum(-a_BT * r_BT, -a_BT * r_BT.clamp(1 - epsilon_low, 1 + epsilon_high))
-    if dual_clip is not None:
-        ceiling_BT = -a_BT * dual_clip
-        l_BT = torch.where((a_BT < 0) & (l_BT > ceiling_BT), ceiling_BT, l_BT)
-    low_BT, high_BT = (r_BT < 1 - epsilon_low) & (a_BT < 0), (r_BT > 1 + epsilon_high) & (a_BT > 0)
-    return l_BT, {
-        "policy/clip_frac": masked_mean((low_BT | high_BT).float(), mask_BT),
-        "policy/clip_low": masked_mean(low_BT.float(), mask_BT),
-        "policy/clip_high": masked_mean(high_BT.float(), mask_BT),
-        "policy/kl_prox": masked_mean(-d_BT, mask_BT),
+    clipped = {
+        "policy/clip_low": (r_BT < 1 - epsilon_low) & (a_BT < 0),
+        "policy/clip_high": (r_BT > 1 + epsilon_high) & (a_BT > 0),
     }
+    if dual_clip is not None:
+        clipped["policy/clip_dual"] = above_BT = (r_BT > dual_clip) & (a_BT < 0)
+        l_BT = torch.where(above_BT, -a_BT * dual_clip, l_BT)
+    clipped["policy/clip_frac"] = torch.stack(list(clipped.values())).any(0)
+    metrics: Metrics = {name: masked_mean(which_BT.float(), mask_BT) for name, which_BT in clipped.items()}
+    return l_BT, {**metrics, "policy/kl_prox": masked_mean(-d_BT, mask_BT)}
 
 
 def select_advantages(advantages: Tensor, mask_BT: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from postrl.algorithms.aggregate import Denoms, aggregate, totals
-from postrl.algorithms.corrections import CORRECTIONS
+from postrl.algorithms.corrections import importance_weights
 from postrl.algorithms.filters import truncation_mask
 from postrl.algorithms.kl import loss_estimator
 from postrl.algorithms.presets import Algorithm
@@ -59,8 +59,11 @@ def objective(
     _check(logp_BT, batch, algorithm)
     mask_BT, mode, norm_const = batch.mask_BT, algorithm.aggregation, algorithm.norm_const
     prox_BT = (logp_BT if batch.prox_BT is None else batch.prox_BT).detach()
-    l_BT, metrics = algorithm.loss(logp_BT, prox_BT, _present(batch.advantages_B, "advantages"), mask_BT, algorithm)
-    weights_BT, mismatch = CORRECTIONS[algorithm.correction](prox_BT, batch.behav_BT, mask_BT)
+    advantages_B = _present(batch.advantages_B, "advantages")
+    l_BT, metrics = algorithm.loss(logp_BT, prox_BT, advantages_B, mask_BT, algorithm)
+    weights_BT, mismatch = importance_weights(
+        algorithm.correction, logp_BT, prox_BT, batch.behav_BT, advantages_B, mask_BT, bounds=algorithm.bounds
+    )
     l_BT = weights_BT * l_BT
     if algorithm.beta:
         kl_BT = loss_estimator(algorithm.kl)(logp_BT, _present(batch.ref_BT, "ref"), mask_BT, prox_BT)

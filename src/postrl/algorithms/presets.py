@@ -4,14 +4,14 @@ adapter here, and its hand-computed test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from postrl.algorithms import advantages, losses
 from postrl.algorithms.aggregate import MODES
-from postrl.algorithms.corrections import CORRECTIONS
+from postrl.algorithms.corrections import correction
 from postrl.algorithms.kl import loss_estimator
 from postrl.algorithms.lookup import lookup
 from postrl.algorithms.reduce import Metrics
@@ -48,6 +48,8 @@ class Algorithm:
     """What divides centred rewards, see `advantages.grpo`."""
     correction: str = "tis"
     """A key of `corrections.CORRECTIONS`."""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    """Bounds of the correction in place of its own, by their names there."""
     dual_clip: float | None = None
     """Ceiling of the ratio for negative advantages; None: none."""
     norm_const: float | None = None
@@ -57,7 +59,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         lookup(MODES, self.aggregation, "loss_aggregation")
-        lookup(CORRECTIONS, self.correction, "is_correction")
+        correction(self.correction, self.bounds)
         lookup(advantages.SCALES, self.scale_rewards, "scale_rewards")
         loss_estimator(self.kl)
         for name in ("epsilon_low", "epsilon_high", "beta"):
@@ -104,6 +106,10 @@ def resolve(
     scale_rewards: str | None = None,
     loss_aggregation: str | None = None,
     is_correction: str | None = None,
+    is_low: float | None = None,
+    is_high: float | None = None,
+    is_eps: float | None = None,
+    is_delta: float | None = None,
     kl: str | None = None,
     dual_clip: float | None = None,
     max_completion_length: int | None = None,
@@ -120,6 +126,8 @@ def resolve(
     row = lookup(PRESETS, name, "algorithm")
     if num_updates_per_batch < 1:
         raise ValueError(f"num_updates_per_batch is {num_updates_per_batch}, expected at least 1")
+    bounds = {"low": is_low, "high": is_high, "eps": is_eps, "delta": is_delta}
+    given = {name: value for name, value in bounds.items() if value is not None}
     settings = {
         "beta": beta,
         "epsilon_low": epsilon,
@@ -127,6 +135,7 @@ def resolve(
         "scale_rewards": scale_rewards,
         "aggregation": loss_aggregation,
         "correction": is_correction,
+        "bounds": given if is_correction else {**row.bounds, **given},
         "kl": kl,
         "dual_clip": dual_clip,
         "norm_const": max_completion_length,
