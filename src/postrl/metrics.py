@@ -43,6 +43,7 @@ METRICS: dict[str, str] = {
     "policy/clip_frac": "Share of trained tokens that were clipped: their ratio left the trust region, and they have no gradient.",
     "policy/clip_low": "The share that was clipped at 1 - epsilon.",
     "policy/clip_high": "The share that was clipped at 1 + epsilon_high.",
+    "policy/clip_dual": "The share that was clipped at dual_clip (only with it).",
     "policy/grad_norm": "Norm of the gradient before it is scaled down to max_grad_norm.",
     "policy/lr": "Learning rate of the step's last optimizer step.",
     "policy/nonfinite": "Optimizer steps skipped because loss or gradient was not finite.",
@@ -55,7 +56,8 @@ METRICS: dict[str, str] = {
     "mismatch/max_abs": "Largest difference of a token's log-probability between sampler and learner.",
     "mismatch/ess": "Effective sample size of the importance weights, as a share of the tokens.",
     "mismatch/missing_logps": "Share of trained tokens for which the sampler gave no log-probability (ratio 1 is used).",
-    "mismatch/truncated_frac": "Share of importance weights that were truncated.",
+    "mismatch/truncated_frac": "Share of trained tokens whose importance weight was truncated: the raw ratio left the bounds of is_correction.",
+    "mismatch/rejected_frac": "Share of trained tokens that got weight 0 for the same reason; they still count in the loss's average.",
     # -- the rollouts
     "rollout/staleness_mean": "Mean weight versions between sampling and training of a completion.",
     "rollout/staleness_max": "The largest of them.",
