@@ -27,7 +27,8 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "output_dir", "run_name", "max_steps", "num_train_epochs", "save_steps", "save_total_limit", "eval_steps",
         "eval_dataset", "eval_prompts", "logging_steps", "resume", "report_to", "push_to_hub", "debug", "engine",
         "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "vllm_arg",
-        "server_start_timeout", "server_frozen_timeout", "server_restarts", "worker_restarts", "request_timeout", "num_processes", "max_tokens_per_microbatch",
+        "server_start_timeout", "server_frozen_timeout", "server_restarts", "worker_restarts", "request_timeout",
+        "num_processes", "max_tokens_per_microbatch",
         "gradient_checkpointing", "reward_timeout", "reward_error_budget", "reward_workers", "sandbox", "dataset_path",
         "trust_remote_code", "max_staleness", "stale_policy", "stale_wait", "rollout_queue_size", "in_flight",
     }

@@ -18,6 +18,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx
@@ -77,10 +78,16 @@ def generation_client() -> httpx.AsyncClient:
 
 
 class VLLMServer:
-    """One vLLM server at `url`. `token`: its POSTRL_SERVER_TOKEN, where it has one."""
+    """One vLLM server at `url`.
 
-    def __init__(self, url: str, *, token: str | None = None) -> None:
+    Args:
+        token: its POSTRL_SERVER_TOKEN, where it has one.
+        lost_file: there once the run has given the server up, see `postrl.lost_servers`.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, lost_file: Path | None = None) -> None:
         self.url = url.rstrip("/")
+        self._lost_file = lost_file
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         limits = httpx.Limits(max_keepalive_connections=0)
         self._client = httpx.Client(base_url=self.url, headers=self._headers, limits=limits, trust_env=False)
@@ -92,6 +99,14 @@ class VLLMServer:
         self._client.close()
 
     # -- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> str:
+        """Why the run has given this server up; empty while it is in use."""
+        try:
+            return self._lost_file.read_text() if self._lost_file else ""
+        except FileNotFoundError:
+            return ""
 
     def health(self, timeout: float = 5.0) -> bool:
         """Whether the server answers and its engine lives."""
@@ -109,10 +124,12 @@ class VLLMServer:
 
         Raises:
             WaitTimeout: not healthy within the deadline.
-            ServerError: `alive` said no.
+            ServerError: `alive` said no, or the run has given the server up.
         """
         end = time.monotonic() + deadline_s
         while not self.health():
+            if reason := self.lost:
+                raise ServerError(f"{self.url} was given up: {reason}")
             if alive is not None and not alive():
                 raise ServerError(f"{self.url}: the server's process ended before it answered", hint="see its log")
             if time.monotonic() > end:

@@ -15,6 +15,7 @@ from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import CanaryError, ServerError
 from postrl.learning.learner import Learner
+from postrl.lost_servers import run_servers
 from postrl.run_folder import RunFolder
 from postrl.servers import NOT_OURS, VLLMServer
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
@@ -114,7 +115,7 @@ class ServerSync:
         logps = self.learner.score(self.canary.pairs)
         if self.transport is None:
             return 0.0
-        return self.canary.check(version, logps, self.canary.scores()).deviation
+        return self.canary.check(version, logps, self.canary.scores(version)).deviation
 
     def _prove(self, version: int) -> float:
         """Calibrate, push perturbed weights once, then the true ones again."""
@@ -165,7 +166,7 @@ def server_transport(
     Raises:
         ServerError: a foreign server that does not fit; all mismatches of all servers at once.
     """
-    servers = [VLLMServer(url, token=connections.token) for url in connections.server_urls]
+    servers = run_servers(connections, folder.weights)
     if not connections.owned:
         problems = [problem for server in servers for problem in _attach_problems(server, config, connections)]
         if problems:

@@ -22,6 +22,7 @@ from postrl.connections import Connections
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.errors import ServerError, UsageError, error_to_wire
 from postrl.learning.loading import load_tokenizer, stop_tokens_of
+from postrl.lost_servers import run_servers
 from postrl.messages import PROTOCOL, ProtocolError, encode, encode_groups, read_message, write_message
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.rows import scorable_rows
@@ -29,7 +30,6 @@ from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
 from postrl.rollout.vllm import VLLMSampler
 from postrl.run_folder import RunFolder
-from postrl.servers import VLLMServer
 from postrl.types import Group, Prompt, Rollout
 
 logger = logging.getLogger(__name__)
@@ -249,7 +249,7 @@ def worker_main(run_dir: str) -> int:
     path = connections.model_path or config.model
     tokenizer = job.tokenizer or load_tokenizer(config, path)
     sampler = VLLMSampler(
-        [VLLMServer(url, token=connections.token) for url in connections.server_urls],
+        run_servers(connections, folder.weights),
         stop_token_ids=stop_tokens_of(config, path, tokenizer),
         request_timeout=config.request_timeout,
         patience=config.request_timeout + config.server_start_timeout,

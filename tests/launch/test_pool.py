@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from postrl.errors import ServerError, UsageError
-from postrl.launch.pool import Command, ServerPool
+from postrl.errors import ServerError, UsageError, WaitTimeout
+from postrl.launch.pool import Command, Fall, ServerPool
 
 from .support import PATIENCE, lives, python, wait_for
 
@@ -71,6 +71,14 @@ def watch_until_restarted(pool: ServerPool) -> list[str]:
     return urls
 
 
+def fell(pool: ServerPool, index: int) -> None:
+    """Kills a server and waits until that is seen."""
+    pid = pool.processes[index].main_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for("the reaper to notice", lambda: pool.processes[index].poll() is not None)
+
+
 def test_all_servers_answer_when_start_returns_and_none_lives_after_stop(pool: Any) -> None:
     with pool(num_servers=2) as servers:
         pids = [pid_at(url) for url in servers.urls]
@@ -84,8 +92,7 @@ def test_a_killed_server_is_started_again_at_the_same_url(pool: Any) -> None:
     servers = pool(num_servers=2)
     servers.start()
     urls, pids = list(servers.urls), [pid_at(url) for url in servers.urls]
-    os.kill(pids[1], signal.SIGKILL)
-    wait_for("the reaper to notice", lambda: servers.processes[1].poll() is not None)
+    fell(servers, 1)
     assert watch_until_restarted(servers) == [urls[1]]
     assert servers.urls == urls
     assert pid_at(urls[0]) == pids[0]
@@ -136,6 +143,53 @@ def test_a_server_that_never_gets_ready_names_the_deadline_and_the_setting(pool:
     assert not lives(servers.processes[0].pid)
 
 
+def test_one_server_of_two_that_keeps_falling_is_given_up_and_the_other_goes_on(pool: Any) -> None:
+    servers = pool(num_servers=2, max_restarts=0)
+    servers.start()
+    left = pid_at(servers.urls[0])
+    falls: list[Fall] = []
+    fell(servers, 1)
+    servers.watch(on_fall=falls.append)
+    servers.watch(on_fall=falls.append)
+    assert falls == [Fall(servers.urls[1], "vLLM server 1 ended with exit code 137 (SIGKILL)", given_up=True)]
+    assert pid_at(servers.urls[0]) == left
+    assert not lives(servers.processes[1].pid)
+    fell(servers, 0)
+    with pytest.raises(ServerError, match=r"(?s)vLLM server 0 ended .*\(restarted 0 times .*no other server is left"):
+        servers.watch(on_fall=falls.append)
+    assert [fall.given_up for fall in falls] == [True, True]
+
+
+def test_a_fall_is_told_before_the_server_is_started_again(pool: Any) -> None:
+    servers = pool()
+    servers.start()
+    falls: list[Fall] = []
+    fell(servers, 0)
+    servers.watch(on_fall=falls.append)
+    assert [(fall.url, fall.given_up) for fall in falls] == [(servers.urls[0], False)]
+    assert watch_until_restarted(servers) == servers.urls
+
+
+def test_a_server_that_could_not_be_brought_back_is_started_once_more(pool: Any) -> None:
+    servers = pool()
+    servers.start()
+    falls: list[str] = []
+    tries: list[str] = []
+
+    def bring_back(url: str) -> None:
+        tries.append(url)
+        if len(tries) == 1:
+            raise WaitTimeout("another update held the lock", hint="look")
+
+    def brought_back() -> bool:
+        servers.watch(bring_back, lambda fall: falls.append(fall.why))
+        return len(tries) == 2
+
+    fell(servers, 0)
+    wait_for("the second try", brought_back)
+    assert falls[1:] == ["vLLM server 0 was restarted and not brought back: another update held the lock"]
+
+
 def test_a_server_that_keeps_falling_stops_the_run_with_its_cause(pool: Any) -> None:
     starts = iter([serves, *[lambda *_: (python(CRASH), {})] * 9])
     servers = pool(lambda *args: next(starts)(*args), max_restarts=2)
@@ -156,8 +210,7 @@ def test_restarts_of_long_ago_do_not_count(pool: Any) -> None:
     servers = pool(max_restarts=1, restart_window=0.2)
     servers.start()
     for _ in range(2):
-        os.kill(servers.processes[0].main_pid, signal.SIGKILL)
-        wait_for("the end of the server", lambda: servers.processes[0].poll() is not None)
+        fell(servers, 0)
         assert watch_until_restarted(servers) == servers.urls
         time.sleep(0.25)
 

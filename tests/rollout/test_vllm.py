@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from fake_vllm import FakeVLLM
+from postrl.connections import Connections
 from postrl.errors import RequestRefused, ServerError
+from postrl.lost_servers import give_up, run_servers
 from postrl.rollout import vllm
 from postrl.rollout.sampler import Request, Sampled, Sampling
 from postrl.rollout.vllm import VLLMSampler
@@ -64,6 +66,18 @@ def sampler(*servers: FakeVLLM, patience: float = 30.0) -> VLLMSampler:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(vllm, "RETRY_PAUSE", 0.01)
+
+
+def test_a_server_that_was_given_up_is_not_asked(tmp_path):
+    with Generating(lambda n, body: (500, {})) as bad, Generating(lambda n, body: (200, choice())) as good:
+        asking = sampler(bad, good)
+        asking.servers = run_servers(Connections(server_urls=(bad.url, good.url)), tmp_path)
+        give_up(tmp_path, bad.url, "it fell four times")
+        assert len(sample(asking, [request(seed=n) for n in range(4)])) == 4
+        assert (bad.asked, good.asked) == (0, 4)
+        give_up(tmp_path, good.url, "it burned")
+        with pytest.raises(ServerError, match=r"no vLLM server is left:\n  it fell four times\n  it burned"):
+            sample(asking, [request()])
 
 
 def test_a_completion_comes_back_with_log_probs_and_versions():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 import torch
 
+from fake_vllm import FakeVLLM
 from helpers import tiny_model
-from postrl.errors import CanaryError
+from postrl.errors import CanaryError, ServerError
+from postrl.servers import VLLMServer
 from postrl.weights.canary import EMPTY, FLOOR, Canary, as_pushed, perturbation
 
 A, B = "http://a", "http://b"
@@ -82,6 +85,45 @@ def test_no_log_prob_is_no_match() -> None:
 def test_visible_means_five_tolerances() -> None:
     canary = calibrated(0.01)
     assert canary.visible(moved(0.151)) and not canary.visible(moved(0.149))
+
+
+# -- servers that fall between a push and the question -----------------------------------------------------------------
+
+
+def test_a_server_that_was_not_asked_is_compared_again_after_the_next_push() -> None:
+    canary = calibrated()
+    assert canary.check(1, moved(0.5), {A: moved(0.5)}).change == pytest.approx(0.5)
+    canary.check(2, moved(0.6), {A: moved(0.6), B: moved(0.6)})
+    with pytest.raises(CanaryError, match=f"(?s){B} .* Since version 2"):
+        canary.check(3, moved(0.9), {A: moved(0.9), B: moved(0.6)})
+
+
+def test_a_push_after_which_no_server_was_asked_stops_nothing() -> None:
+    assert calibrated().check(1, moved(0.5), {}).deviation == 0.0
+
+
+def test_servers_that_are_down_or_back_with_other_weights_are_left_out() -> None:
+    pair = ([1, 2, 3], 1)
+    with FakeVLLM() as restarted, FakeVLLM() as fine:
+        fine.version = "3"
+        fine.answers["/inference/v1/generate"] = (
+            200,
+            json.dumps({"prompt_logprobs": [None, {"2": {"logprob": -1.0}}, {"3": {"logprob": -2.0}}]}),
+        )
+        servers = [VLLMServer(url) for url in ("http://127.0.0.1:9", restarted.url, fine.url)]
+        assert Canary([pair], servers).scores(3) == {fine.url: START}
+        assert "/inference/v1/generate" not in restarted.routes
+
+
+def test_a_server_that_holds_the_weights_and_cannot_score_is_an_error() -> None:
+    with FakeVLLM() as broken:
+        broken.version = "3"
+        broken.answers["/inference/v1/generate"] = 500, "no"
+        with pytest.raises(ServerError, match="HTTP 500"):
+            Canary([([1, 2, 3], 1)], [VLLMServer(broken.url)]).scores(3)
+
+
+# -- checksums ---------------------------------------------------------------------------------------------------------
 
 
 def checksums(a: str, b: str, *, other: str = "x") -> dict[str, dict[str, str]]:

@@ -17,7 +17,9 @@ import pytest
 import torch
 
 from fake_vllm import FakeVLLM
+from postrl.connections import Connections
 from postrl.errors import ServerError, WaitTimeout
+from postrl.lost_servers import give_up, run_servers
 from postrl.servers import VLLMServer
 from postrl.weights import disk
 from postrl.weights.disk import DiskTransport, restore, server_lock, shared_folder
@@ -164,6 +166,44 @@ def test_a_server_that_dies_during_the_push_gets_the_weights_when_it_is_back(fol
     with FakeVLLM(port) as fresh:
         thread.join(60)
         assert fresh.version == "2" and not fresh.paused
+
+
+def clients(folder: Path, *urls: str) -> list[VLLMServer]:
+    """Clients of servers that the run may give up."""
+    return run_servers(Connections(server_urls=urls), folder)
+
+
+def test_a_push_stops_waiting_for_a_server_that_is_given_up(folder: Path) -> None:
+    with FakeVLLM() as fake:
+        down, up = clients(folder, "http://127.0.0.1:9", fake.url)
+        transport = DiskTransport([down, up], folder, "float32")
+        thread = threading.Thread(target=lambda: transport.push(WEIGHTS.items(), 2), daemon=True)
+        thread.start()
+        time.sleep(0.5)
+        assert thread.is_alive()
+        give_up(folder, down.url, "it fell four times")
+        thread.join(30)
+        assert not thread.is_alive() and fake.version == "2"
+        transport.push(WEIGHTS.items(), 3)  # and from then on nobody asks for it
+        assert fake.version == "3"
+
+
+def test_a_server_that_is_given_up_in_the_middle_of_its_update_is_no_error(folder: Path) -> None:
+    with FakeVLLM() as good, FakeVLLM() as bad:
+        bad.answers["/update_weights"] = 500, "out of memory"
+        servers = clients(folder, good.url, bad.url)
+        give_up_later = threading.Timer(0.3, give_up, (folder, bad.url, "it burned"))
+        give_up_later.start()
+        DiskTransport(servers, folder, "float32").push(WEIGHTS.items(), 2)
+        give_up_later.join()
+        assert good.version == "2"
+
+
+def test_a_push_without_any_server_left_says_why(folder: Path) -> None:
+    (down,) = clients(folder, "http://127.0.0.1:9")
+    give_up(folder, down.url, "it fell four times")
+    with pytest.raises(ServerError, match=r"no vLLM server is left:\n  it fell four times"):
+        DiskTransport([down], folder, "float32").push(WEIGHTS.items(), 2)
 
 
 def test_restore_loads_what_was_published_last_and_nothing_before(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""The vLLM servers of a run: started together, watched, restarted where they fall, ended without leftovers."""
+"""The vLLM servers of a run: started together, watched, restarted where they fall, ended without leftovers.
+
+One that falls too often is given up; only when the last one is lost does the run end with it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from postrl.errors import ServerError
+from postrl.errors import PostrlError, ServerError
 from postrl.launch import logs
 from postrl.launch.ports import LOOPBACK, HeldPort
 from postrl.launch.process import ChildProcess, describe_exit, stop_all
 from postrl.servers import VLLMServer
 
 Command = tuple[list[str], dict[str, str | None]]
+LAST_LINES = "; the last lines of its log:\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """A server that ended, froze or could not be brought back."""
+
+    url: str
+    why: str
+    """One line, with the server's name."""
+    given_up: bool
+    """Whether it fell too often; else it is started again."""
 
 
 @dataclass(eq=False)
@@ -31,6 +46,8 @@ class _Server:
     failing_since: float | None = None
     """First health probe that failed since the last good one."""
     restarts: deque[float] = field(default_factory=deque)
+    lost: bool = False
+    """Given up: it fell too often."""
 
     @property
     def name(self) -> str:
@@ -41,7 +58,7 @@ class ServerPool:
     """Servers that answer `GET /health` on a loopback port.
 
         with ServerPool(command, 2, log_dir=run / "logs") as pool:      # returns when all are healthy
-            pool.watch_in_background(on_restart=resync)
+            pool.watch_in_background(resync, tell)
             ... pool.urls ...
             pool.check()                                               # raises what the background watch met
 
@@ -54,7 +71,7 @@ class ServerPool:
         start_timeout: seconds a server may take until it is healthy.
         frozen_after: seconds without a good answer from /health after which a server counts as frozen.
         probe_timeout: seconds /health has for an answer.
-        max_restarts: restarts of one server within `restart_window` seconds; the next failure is an error.
+        max_restarts: restarts of one server within `restart_window` seconds; one that falls again is given up.
         grace: seconds between SIGTERM and SIGKILL.
     """
 
@@ -150,37 +167,41 @@ class ServerPool:
 
     # -- watch ---------------------------------------------------------------------------------------------------
 
-    def watch(self, on_restart: Callable[[str], None] | None = None) -> None:
+    def watch(
+        self, on_restart: Callable[[str], None] | None = None, on_fall: Callable[[Fall], None] | None = None
+    ) -> None:
         """One look at every server; call it about once a second. It does not wait for a restarted server.
 
         A server that died, or has been frozen for `frozen_after` seconds, is ended and started again on its port;
         once it is healthy, `on_restart(url)` is called: it holds the weights it was started with, not the last pushed.
+        A PostrlError of `on_restart` is one more fall. Before anything is done about a fall, `on_fall` hears of it.
 
         Raises:
-            ServerError: a server fell more than `max_restarts` times, or did not come back.
+            ServerError: the last server has fallen more than `max_restarts` times.
         """
         for server in self.servers:
             if self._stopping.is_set():
                 return
-            was_ready = server.ready
-            try:
-                if was_ready:
-                    self._check_running(server)
-                else:
-                    self._check_start(server)
-            except ServerError as error:
-                self._restart(server, error)
+            if server.lost:
                 continue
-            if server.ready and not was_ready and on_restart is not None:
-                on_restart(server.client.url)
+            try:
+                self._look_at(server, on_restart)
+            except PostrlError as error:
+                self._after_fall(server, error, on_fall)
 
-    def watch_in_background(self, on_restart: Callable[[str], None] | None = None, *, interval: float = 1.0) -> None:
+    def watch_in_background(
+        self,
+        on_restart: Callable[[str], None] | None = None,
+        on_fall: Callable[[Fall], None] | None = None,
+        *,
+        interval: float = 1.0,
+    ) -> None:
         """Calls `watch` every `interval` seconds in a thread, until `stop`. What it raises, `check` raises."""
 
         def loop() -> None:
             try:
                 while not self._stopping.wait(interval):
-                    self.watch(on_restart)
+                    self.watch(on_restart, on_fall)
             except BaseException as error:
                 self._error = error
 
@@ -191,6 +212,18 @@ class ServerPool:
         """Raises what the background watch raised, such as ServerError for a server that cannot be kept up."""
         if self._error is not None:
             raise self._error
+
+    def _look_at(self, server: _Server, on_restart: Callable[[str], None] | None) -> None:
+        if server.ready:
+            self._check_running(server)
+            return
+        self._check_start(server)
+        if server.ready and on_restart is not None:
+            try:
+                on_restart(server.client.url)
+            except PostrlError as error:
+                message = f"{server.name} was restarted and not brought back: {error.message}"
+                raise ServerError(message, hint=error.hint) from error
 
     def _check_start(self, server: _Server) -> None:
         """Marks a starting server ready when it is healthy; raises ServerError when it died or is late."""
@@ -215,17 +248,22 @@ class ServerPool:
         if now - server.failing_since >= self.frozen_after:
             raise _error(server, f"has not answered /health for {self.frozen_after:g} s")
 
-    def _restart(self, server: _Server, error: ServerError) -> None:
-        """Starts a fallen server again; raises `error`, the reason, when that was done too often."""
+    def _after_fall(self, server: _Server, error: PostrlError, on_fall: Callable[[Fall], None] | None) -> None:
+        """Starts a fallen server again, or gives it up; raises `error`, the reason, when it was the last."""
         now = time.monotonic()
         while server.restarts and server.restarts[0] < now - self.restart_window:
             server.restarts.popleft()
-        if len(server.restarts) >= self.max_restarts:
-            times = f"restarted {len(server.restarts)} times within {self.restart_window:g} s"
-            raise ServerError(f"{error.message}\n({times})", hint=error.hint)
-        server.restarts.append(now)
+        server.lost = len(server.restarts) >= self.max_restarts
+        if on_fall is not None:
+            on_fall(Fall(server.client.url, error.message.partition(LAST_LINES)[0], server.lost))
         server.process.stop(self.grace)
-        self._launch(server)
+        if not server.lost:
+            server.restarts.append(now)
+            self._launch(server)
+        elif all(other.lost for other in self.servers):
+            times = f"restarted {len(server.restarts)} times within {self.restart_window:g} s"
+            times += ", and no other server is left" if len(self.servers) > 1 else ""
+            raise ServerError(f"{error.message}\n({times})", hint=error.hint)
 
 
 def _error(server: _Server, what: str, *, advice: str = "") -> ServerError:
@@ -233,5 +271,5 @@ def _error(server: _Server, what: str, *, advice: str = "") -> ServerError:
     process = server.process
     cause = logs.cause(process.log_path, start=process.log_start)
     lines = [f"    {line}" for line in process.log_tail()] or ["    (nothing)"]
-    why = f": {cause}" if cause else "; the last lines of its log:\n" + "\n".join(lines)
+    why = f": {cause}" if cause else LAST_LINES + "\n".join(lines)
     return ServerError(f"{server.name} {what}{why}", hint=f"{advice}the whole log is {process.log_path}")

@@ -22,13 +22,14 @@ from postrl.config import GRPOConfig
 from postrl.console import StepLine, note, table
 from postrl.data import check_sources
 from postrl.data_presets import dataset_names, find_preset, own_rewards
-from postrl.errors import UsageError
+from postrl.errors import PostrlError, UsageError
 from postrl.launch.accelerate import trainer_command
+from postrl.launch.failures import check_children
 from postrl.launch.model import check_model, local_model
 from postrl.launch.placement import Placement
 from postrl.launch.plan import show_plan
 from postrl.launch.process import ChildProcess, Supervisor
-from postrl.launch.siblings import Siblings, check_children, placement_of, siblings, with_engine
+from postrl.launch.siblings import Siblings, placement_of, siblings, with_engine
 from postrl.learning.hub import check_access
 from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers, read_metrics
@@ -66,6 +67,10 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
             _run(config, folder, placement, watch, children)
     except KeyboardInterrupt:
         note(f"stopped at once; {resume_advice(folder)}")
+        raise
+    except PostrlError as error:
+        if watch.training:  # what was saved by an earlier run says nothing about one that could not start
+            error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder)]))
         raise
     return watch.finish()
 

@@ -104,6 +104,9 @@ def vllm_pool(
         token=token,
         port=port,
         start_timeout=config.server_start_timeout,
+        frozen_after=config.server_frozen_timeout,
+        probe_timeout=min(5.0, config.server_frozen_timeout),
+        max_restarts=config.server_restarts,
     )
 
 

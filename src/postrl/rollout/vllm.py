@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 
 from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout
+from postrl.lost_servers import in_use
 from postrl.rollout.sampler import Request, Sampled
 from postrl.servers import Completion, VLLMServer, generation_client
 
@@ -91,9 +92,9 @@ class VLLMSampler:
         )
 
     def _choose(self) -> int:
-        """The least loaded server among those that work."""
-        now = time.monotonic()
-        return min(range(len(self.servers)), key=lambda i: (self._avoid_until[i] > now, self._load[i]))
+        """The least loaded server among those that work. Raises ServerError when the run has given all up."""
+        now, left = time.monotonic(), map(self.servers.index, in_use(self.servers))
+        return min(left, key=lambda i: (self._avoid_until[i] > now, self._load[i]))
 
     async def _ask(self, client: object, server: VLLMServer, request: Request) -> Completion:
         return await server.generate(

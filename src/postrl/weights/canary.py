@@ -31,17 +31,21 @@ Small updates move log-probs less than the noise of bfloat16, so the checks of s
 little in bfloat16; the perturbed push is what proves a bfloat16 server, and the comparison with push 0 what notices a
 drift. Checksums read all weights of a server (about a second per GB), so they are asked for once.
 They must all change with the perturbed push, and be those of the first push 0 after the second.
+
+LoRA adapters are checked the same way under the names they are loaded by (`scores(version, model=...)`); only the
+adapter's parameters are perturbed. They have no checksums: vLLM sums up the parameters of the model, and those stay.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postrl.errors import CanaryError
+from postrl.errors import CanaryError, ServerError, WaitTimeout
 from postrl.servers import VLLMServer
 from postrl.weights.transport import on_each
 
@@ -115,12 +119,23 @@ class Canary:
 
     # -- asking the servers ------------------------------------------------------------------------------------------
 
-    def scores(self) -> dict[str, Logps]:
-        """Log-probs of all pairs by server URL."""
+    def scores(self, version: int | None = None, *, model: str | None = None) -> dict[str, Logps]:
+        """Log-probs of all pairs by server URL.
+
+        Args:
+            version: what was pushed. A server that fell since, and is down or back with other weights, is left out; the
+                next push reaches it again. None: every server must answer.
+            model: name of the LoRA adapter that was pushed; None: the weights themselves were.
+        """
         found: dict[str, Logps] = {}
 
         def ask(server: VLLMServer) -> None:
-            found[server.url] = [server.score(token_ids, start) for token_ids, start in self.pairs]
+            try:
+                if version is None or holds(server, version, model):
+                    found[server.url] = [server.score(ids, start, model=model) for ids, start in self.pairs]
+            except (ServerError, WaitTimeout):
+                if version is None or not fell(server, version, model):
+                    raise
 
         on_each(self.servers, ask)
         return found
@@ -174,7 +189,7 @@ class Canary:
 
         Args:
             version: the one that was pushed.
-            learner, servers: log-probs of the pairs under the pushed weights.
+            learner, servers: log-probs of the pairs under the pushed weights; of the servers that were asked.
             checksums: by server; compared across servers and with those seen before: equal for the same version,
                 else not.
             every_tensor: all weights were changed, so every checksum must be another one.
@@ -188,8 +203,10 @@ class Canary:
         change, deviation, largest = _rms(_changes(state.learner, last.learner)), 0.0, 0.0
         for url, logps in state.servers.items():
             for earlier in (last, first):
+                if url not in earlier.servers:  # it was down then; the first push proved every server
+                    continue
                 wanted = _changes(state.learner, earlier.learner)
-                found = _changes(logps, earlier.servers.get(url, []))
+                found = _changes(logps, earlier.servers[url])
                 off = _changes(found, wanted)
                 if _rms(off) > self.tolerance + SLACK * _rms(wanted):
                     raise CanaryError(self._story(url, version, earlier, off, wanted, found), hint=HINT)
@@ -249,6 +266,20 @@ class Canary:
                     hint=HINT,
                 )
             self._checksums[url] = version, now
+
+
+def holds(server: VLLMServer, version: int, model: str | None) -> bool:
+    """Whether a server says that it holds what was pushed. An adapter has no version but its name."""
+    return server.weight_info() == version if model is None else model in server.adapters()
+
+
+def fell(server: VLLMServer, version: int, model: str | None = None) -> bool:
+    """Whether a server that failed is down, or back with other weights than those of `version`."""
+    time.sleep(1.0)  # a dying one may answer once more
+    try:
+        return not holds(server, version, model)
+    except (ServerError, WaitTimeout):
+        return True
 
 
 HINT = "restart the server; if it happens again, keep the server's log and report it"

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from postrl.errors import PostrlError, ServerError, WaitTimeout
+from postrl.lost_servers import server_file
 from postrl.servers import VLLMServer
 from postrl.weights.transport import NamedTensors, PushReport, on_each, swap_weights
 
@@ -81,7 +81,8 @@ class DiskTransport:
         return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
 
     def deliver(self, server: VLLMServer, path: Path, version: int) -> None:
-        """Bring one server to the weights in `path`. One that is down, or goes down on the way, is waited for."""
+        """Bring one server to the weights in `path`. One that is down, or goes down on the way, is waited for, unless the
+        run gives it up."""
         end = time.monotonic() + self.server_deadline
         while True:
             server.wait_until_healthy(max(0.0, end - time.monotonic()))
@@ -233,8 +234,7 @@ def server_lock(folder: Path, server: VLLMServer, deadline_s: float) -> Iterator
     Raises:
         WaitTimeout: another process held it for `deadline_s` seconds.
     """
-    address = urlsplit(server.url)
-    path = folder / f"{address.hostname}-{address.port}.lock"
+    path = server_file(folder, server.url, "lock")
     end = time.monotonic() + deadline_s
     with path.open("a") as file:
         while True:

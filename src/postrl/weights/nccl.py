@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, ServerError, UsageError, WaitTimeout
+from postrl.lost_servers import in_use
 from postrl.servers import VLLMServer
 from postrl.weights.transport import NamedTensors, PushReport, on_each
 
@@ -113,10 +114,12 @@ class NcclTransport:
         self._groups: dict[str, tuple[str, Any]] = {}  # by server: which start of it joined, the communicator
 
     def push(self, tensors: NamedTensors, version: int) -> PushReport:
-        """See `WeightTransport.push`. After a failure the servers are unusable, and so is this transport."""
+        """See `WeightTransport.push`. After a failure the servers are unusable, and so is this transport: a server that is
+        lost in the middle of a push stops the run."""
         start = time.monotonic()
         for server in self.servers:
             self.admit(server)
+        self.servers = in_use(self.servers)
         nbytes = 0
         on_each(self.servers, lambda server: server.pause("keep", clear_cache=True))
         try:
@@ -165,8 +168,16 @@ class NcclTransport:
         wait_for([in_thread(broadcast), *calls], what, self.chunk_timeout)
 
     def admit(self, server: VLLMServer) -> None:
-        """Bring a server into its group, if it is new or was restarted since the last push."""
-        server.wait_until_healthy(self.server_deadline)
+        """Bring a server into its group, if it is new or was restarted since the last push.
+
+        One that the run gives up while it is waited for stays out.
+        """
+        try:
+            server.wait_until_healthy(self.server_deadline)
+        except ServerError:
+            if server.lost:
+                return
+            raise
         instance = str(server.server_info()["vllm_config"].get("instance_id"))
         joined, group = self._groups.get(server.url, ("", None))
         if joined == instance:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from postrl.errors import PostrlError, ServerError
+from postrl.lost_servers import in_use
 from postrl.servers import VLLMServer
 
 if TYPE_CHECKING:
@@ -48,19 +49,26 @@ class WeightTransport(Protocol):
 
 
 def on_each(servers: Sequence[VLLMServer], act: Callable[[VLLMServer], None]) -> None:
-    """Run `act` on all servers at once and wait for all.
+    """Run `act` at once on all servers that the run has not given up, and wait for all.
 
     Raises:
-        PostrlError: the error of the one that failed; a ServerError that lists them all where several did.
+        PostrlError: the error of the one that failed; a ServerError that lists them all where several did. What fails
+            on a server that is given up by then is none, unless no other is left.
     """
-    with ThreadPoolExecutor(max(1, len(servers))) as pool:
-        futures = [pool.submit(act, server) for server in servers]
-    errors = [error for future in futures if (error := future.exception()) is not None]
+    left = in_use(servers)
+    with ThreadPoolExecutor(max(1, len(left))) as pool:
+        futures = [pool.submit(act, server) for server in left]
+    errors = [
+        error
+        for server, future in zip(left, futures, strict=True)
+        if (error := future.exception()) is not None and not (isinstance(error, PostrlError) and server.lost)
+    ]
     for error in errors:
         if len(errors) == 1 or not isinstance(error, PostrlError):
             raise error
     if errors:
         raise ServerError("\n".join(str(error) for error in errors))
+    in_use(left)
 
 
 def swap_weights(server: VLLMServer, version: int, load: Callable[[], None]) -> None:
