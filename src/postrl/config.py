@@ -156,6 +156,13 @@ class GRPOConfig:
     request_timeout: float = setting(
         600.0, ROLLOUT, "Seconds one completion may take before it is cancelled and asked for again."
     )
+    weight_sync: Literal["auto", "full", "lora", "merge"] = setting(
+        "auto",
+        ROLLOUT,
+        "What vLLM servers are sent after an update: full (all weights), lora (the LoRA adapter alone, loaded beside the "
+        "older ones) or merge (all weights with the adapter merged in); auto: lora for LoRA where the servers can, else all "
+        "weights.",
+    )
     prompts_per_step: int = setting(
         32, ROLLOUT, "Prompts of one step; times num_generations gives the completions it trains on."
     )
@@ -290,6 +297,11 @@ class GRPOConfig:
     @property
     def rollouts_per_step(self) -> int:
         return self.prompts_per_step * self.num_generations
+
+    @property
+    def max_loras(self) -> int:
+        """LoRA adapters that a server holds at once: those that a rollout may need, and the one before them."""
+        return self.max_staleness + 2
 
     def microbatch_tokens(self, device: str) -> int:
         """`max_tokens_per_microbatch`, or its default on a device of this type ("cuda", "cpu")."""

@@ -196,6 +196,20 @@ def _asynchronous(c: GRPOConfig) -> Problem:
     return None
 
 
+def _weight_sync(c: GRPOConfig) -> Problem:
+    if c.weight_sync == "lora" and c.engine == "transformers" and not c.replay:
+        return (
+            "weight_sync = lora loads adapters into vLLM servers, and engine = transformers has none",
+            "remove --weight-sync, or use --engine vllm",
+        )
+    if c.weight_sync == "full" and c.lora_rank:
+        return (
+            f"weight_sync = full sends all weights as they are, and lora_rank = {c.lora_rank} trains an adapter beside them",
+            "use --weight-sync merge to send all weights with the adapter merged in, or lora to send the adapter alone",
+        )
+    return None
+
+
 def _vllm_args(c: GRPOConfig) -> Problem:
     for arg in c.vllm_arg:
         if "=" not in arg:
@@ -205,5 +219,5 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
     _ranges, _choices, _group_baseline, _dual_clip, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
-    _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _vllm_args,
+    _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _weight_sync, _vllm_args,
 )  # fmt: skip

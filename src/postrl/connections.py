@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 TOKEN = "POSTRL_SERVER_TOKEN"
 
@@ -24,15 +24,15 @@ class Connections:
     """Whether the run started the servers (and restarts them); False: they were there before."""
     backend: str = "postrl_disk"
     """How weights reach the servers: postrl_disk or nccl."""
+    adapter_rank: int = 0
+    """Above 0, not all weights but the LoRA adapter, of this rank, reaches them: by a name for each version."""
     server_dtype: str = "float32"
     """What the servers compute in."""
     model_path: str = ""
     """Where the initial model lies: a folder, or a hub id."""
 
     def to_env(self) -> dict[str, str]:
-        public = {
-            k: getattr(self, k) for k in ("server_urls", "worker", "owned", "backend", "server_dtype", "model_path")
-        }
+        public = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "token"}
         return {"POSTRL_CONNECTIONS": json.dumps(public)} | ({TOKEN: self.token} if self.token else {})
 
     @classmethod

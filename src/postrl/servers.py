@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 
+from postrl.attach import RUNTIME_ADAPTERS, adapter_problems, config_problems
 from postrl.errors import RequestRefused, ServerError, WaitTimeout
 from postrl.types import FinishReason, VersionSpan
 
@@ -34,10 +35,21 @@ PASSING = (408, 425, 429)
 NOT_OURS = -1
 """Version of weights that postrl did not push: those a server was started with, or a label someone else set."""
 
+UNKNOWN_MODEL = "NotFoundError"
+"""In vLLM's answer to a request for a model or adapter that it does not have; a route that is not there says otherwise."""
+
 MISSING_LOGP = -9999.0
 """vLLM's stand-in for a log-probability that is NaN, -inf or absent."""
 
 GENERATE = "/inference/v1/generate"
+MODELS = "/v1/models"
+LOAD_ADAPTER = "/v1/load_lora_adapter"
+ADAPTER_PREFIX = "policy-"
+
+
+def adapter_name(version: int) -> str:
+    """What servers call the LoRA adapter of a weight version; -1: the canary's, which is none."""
+    return f"{ADAPTER_PREFIX}perturbed" if version == NOT_OURS else f"{ADAPTER_PREFIX}v{version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +203,24 @@ class VLLMServer:
     def finish_weight_update(self, version: int) -> None:
         self._call("POST", "/finish_weight_update", json={"weight_version": str(version)}, timeout=300)
 
+    # -- adapters ----------------------------------------------------------------------------------------------------
+
+    def adapters(self) -> dict[str, str]:
+        """The LoRA adapters that requests can name: name -> folder."""
+
+        def parse(answer: Any) -> dict[str, str]:
+            return {card["id"]: card["root"] for card in answer["data"] if card.get("parent")}
+
+        return self._parse(MODELS, self._call("GET", MODELS), parse)
+
+    def load_adapter(self, name: str, path: str, timeout: float = 600.0) -> None:
+        """Take an adapter in peft's format from `path`; what runs meanwhile goes on."""
+        self._call("POST", LOAD_ADAPTER, json={"lora_name": name, "lora_path": path}, timeout=timeout)
+
+    def unload_adapter(self, name: str) -> None:
+        """No request can name it any more; those that did go on."""
+        self._call("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
+
     # -- tokens ------------------------------------------------------------------------------------------------------
 
     async def generate(
@@ -205,6 +235,7 @@ class VLLMServer:
         stop_token_ids: Sequence[int] | None = None,
         timeout: float = 600.0,
         model: str | None = None,
+        cache_salt: str | None = None,
     ) -> Completion:
         """One completion, sampled from the model's full distribution at `temperature`.
 
@@ -217,6 +248,7 @@ class VLLMServer:
             stop_token_ids: tokens that end it, beside the model's own end-of-sequence tokens.
             timeout: seconds for the whole request, the wait in the server's queue included.
             model: name of a LoRA adapter; default: the served model.
+            cache_salt: keys and values are shared only with requests of the same one.
 
         Cancelling the task closes the connection, and the server drops the request.
 
@@ -226,7 +258,8 @@ class VLLMServer:
             ServerError: the server is gone, failed, or answered something else than a completion.
         """
         sampling = sampling_params(seed, temperature, max_tokens, stop, stop_token_ids)
-        body = {"token_ids": list(prompt_ids), "sampling_params": sampling} | ({"model": model} if model else {})
+        body: dict[str, Any] = {"token_ids": list(prompt_ids), "sampling_params": sampling}
+        body |= {key: value for key, value in (("model", model), ("cache_salt", cache_salt)) if value}
         try:
             async with asyncio.timeout(timeout):
                 response = await client.post(self.url + GENERATE, json=body, headers=self._headers)
@@ -234,7 +267,9 @@ class VLLMServer:
             raise self._failure(GENERATE, timeout, error) from error
         return self._parse(GENERATE, response, parse_completion)
 
-    def score(self, token_ids: Sequence[int], start: int, timeout: float = 120.0) -> list[float]:
+    def score(
+        self, token_ids: Sequence[int], start: int, timeout: float = 120.0, *, model: str | None = None
+    ) -> list[float]:
         """Log-probs of token_ids[start:], each given all tokens before it, under the weights that the server holds.
 
         At temperature 1, whatever --logprobs-mode says of processed or raw: no sampling processor touches prompt
@@ -244,6 +279,7 @@ class VLLMServer:
         Args:
             token_ids: T tokens.
             start: 1 .. T - 1; the first token has no log-prob.
+            model: name of a LoRA adapter; default: the served model.
 
         Returns:
             T - start floats; NaN where the server gave none.
@@ -251,7 +287,7 @@ class VLLMServer:
         if not 1 <= start < len(token_ids):
             raise ValueError(f"start is {start}, expected 1 to {len(token_ids) - 1}")
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        body = {"token_ids": list(token_ids), "sampling_params": sampling}
+        body = {"token_ids": list(token_ids), "sampling_params": sampling} | ({"model": model} if model else {})
 
         def parse(answer: Any) -> list[float]:
             rows = answer["prompt_logprobs"]
@@ -270,6 +306,7 @@ class VLLMServer:
         dtype: str | None = None,
         max_model_len: int | None = None,
         backend: str | None = None,
+        adapters: tuple[int, int] | None = None,
     ) -> list[str]:
         """What keeps this server, started by someone else, from being used; empty: nothing. Every mismatch at once.
 
@@ -278,6 +315,7 @@ class VLLMServer:
             dtype: "float32" or "bfloat16".
             max_model_len: tokens of prompt and completion that it must take.
             backend: weight-transfer backend, "postrl_disk" or "nccl".
+            adapters: rank and number of the LoRA adapters that it must hold.
         """
         if not self.health():
             return [f"{self.url} does not answer /health with 200: start it, or correct the URL"]
@@ -292,6 +330,7 @@ class VLLMServer:
 
         if (info := ask(self.server_info)) is not None:
             problems += config_problems(info, model=model, dtype=dtype, max_model_len=max_model_len, backend=backend)
+            problems += adapter_problems(info, rank=adapters[0], number=adapters[1]) if adapters else []
         ask(self.weight_info)
         paused = ask(self.is_paused)
         if paused:
@@ -327,6 +366,8 @@ class VLLMServer:
         if response.is_success:
             return response
         message = f"{self.url}{route} answered HTTP {response.status_code}: {excerpt(response.text)}"
+        if response.status_code == 404 and UNKNOWN_MODEL in response.text:  # a restarted server gets its adapters back
+            raise ServerError(message)
         kind = RequestRefused if response.is_client_error and response.status_code not in PASSING else ServerError
         raise kind(message, hint=way_out(route, response.status_code))
 
@@ -351,6 +392,8 @@ def way_out(route: str, status: int) -> str:
         return "set POSTRL_SERVER_TOKEN to the token that the server was started with"
     if status in (403, 404) and route == GENERATE:
         return "start the server with --enable-scale-out"
+    if status == 404 and route == LOAD_ADAPTER:
+        return f"start the server with --enable-lora, and {RUNTIME_ADAPTERS}=True in its environment"
     if status == 404:
         return "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
     return ""
@@ -439,32 +482,3 @@ def parse_metrics(text: str) -> ServerMetrics:
         running=total("vllm:num_requests_running"),
         waiting=total("vllm:num_requests_waiting"),
     )
-
-
-def config_problems(
-    info: dict[str, Any], *, model: str | None, dtype: str | None, max_model_len: int | None, backend: str | None
-) -> list[str]:
-    """How a server's configuration (/server_info) differs from what a run needs, each with the way out."""
-    config = info.get("vllm_config") or {}
-    served = config.get("model_config") or {}
-    transfer = config.get("weight_transfer_config") or {}
-    checks = [
-        ("logprobs_mode", served.get("logprobs_mode"), "processed_logprobs"),
-        ("model", served.get("model"), model),
-        ("dtype", str(served.get("dtype")).removeprefix("torch."), dtype),
-        ("weight_transfer_config", transfer.get("backend"), backend),
-    ]
-    problems = [
-        f"its {name} is {found}, expected {wanted}: start it with {flag(name, wanted)}"
-        for name, found, wanted in checks
-        if wanted is not None and found != wanted
-    ]
-    if max_model_len is not None and (length := served.get("max_model_len") or 0) < max_model_len:
-        way_out = flag("max_model_len", str(max_model_len))
-        problems.append(f"its max_model_len is {length}, and the run needs {max_model_len}: start it with {way_out}")
-    return problems
-
-
-def flag(name: str, value: str) -> str:
-    value = f'\'{{"backend": "{value}"}}\'' if name == "weight_transfer_config" else value
-    return f"--{name.replace('_', '-')} {value}"

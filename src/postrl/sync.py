@@ -1,8 +1,9 @@
 """Weight sync as the loop sees it: `publish(version)` returns when every sampler serves the learner's weights.
 
 With vLLM servers the first publication also proves them: the canary calibrates, pushes visibly perturbed weights once,
-and checks every later push (design: `postrl.weights.canary`). The embedded engine shares the learner's weights, or
-keeps a copy in the compute dtype where the learner's are sharded.
+and checks every later push (design: `postrl.weights.canary`). Pushed are all weights, adapters merged, or the LoRA
+adapter alone, as the servers were started for. The embedded engine shares the learner's weights, or keeps a copy in the
+compute dtype where the learner's are sharded.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from postrl.errors import CanaryError, ServerError
 from postrl.learning.learner import Learner
 from postrl.lost_servers import run_servers
 from postrl.run_folder import RunFolder
-from postrl.servers import NOT_OURS, VLLMServer
+from postrl.servers import NOT_OURS, VLLMServer, adapter_name
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
-from postrl.weights.transport import WeightTransport
+from postrl.weights.lora import LoraTransport
+from postrl.weights.transport import Pause, WeightTransport
 
 CANARY_TEXTS = (
     "The quick brown fox jumps over the lazy dog, turns around at the edge of the wood and jumps back again.",
@@ -79,12 +81,23 @@ class EmbeddedSync:
 
 
 class ServerSync:
-    """vLLM servers, watched by the canary. Rank 0 talks to them; the other ranks take part in the collectives."""
+    """vLLM servers, watched by the canary. Rank 0 talks to them; the other ranks take part in the collectives.
+
+    Args:
+        transport: None on the other ranks.
+        adapters: whether the LoRA adapter is pushed, by a name for each version; else all weights are.
+    """
 
     def __init__(
-        self, learner: Learner, transport: WeightTransport | None, servers: Sequence[VLLMServer], tokenizer: Any
+        self,
+        learner: Learner,
+        transport: WeightTransport | None,
+        servers: Sequence[VLLMServer],
+        tokenizer: Any,
+        *,
+        adapters: bool = False,
     ) -> None:
-        self.learner, self.transport = learner, transport
+        self.learner, self.transport, self.adapters = learner, transport, adapters
         self.canary = Canary(canary_pairs(tokenizer), servers)
         self._held: int | None = None
 
@@ -105,40 +118,51 @@ class ServerSync:
         return {"weights/push_s": seconds, "weights/canary": deviation}
 
     def _push(self, version: int) -> None:
+        tensors = self.learner.adapter() if self.adapters else self.learner.weights()
         if self.transport is not None:
-            self.transport.push(self.learner.weights(), version)
+            self.transport.push(tensors, version)
         else:  # gathering a sharded weight is a collective
-            for _ in self.learner.weights():
+            for _ in tensors:
                 pass
+
+    def _name(self, version: int) -> str | None:
+        """What the servers call these weights; None: they are the server's own."""
+        return adapter_name(version) if self.adapters else None
+
+    def _checksums(self) -> dict[str, dict[str, str]] | None:
+        """Of the model's parameters, which adapters leave as they are."""
+        return None if self.adapters else self.canary.checksums()
 
     def _check(self, version: int) -> float:
         logps = self.learner.score(self.canary.pairs)
         if self.transport is None:
             return 0.0
-        return self.canary.check(version, logps, self.canary.scores(version)).deviation
+        return self.canary.check(version, logps, self.canary.scores(version, model=self._name(version))).deviation
 
     def _prove(self, version: int) -> float:
         """Calibrate, push perturbed weights once, then the true ones again."""
         main = self.transport is not None
         logps = self.learner.score(self.canary.pairs)
+        name = self._name(version)
         if main:
-            self.canary.calibrate(logps, self.canary.scores(), self.canary.checksums())
+            self.canary.calibrate(logps, self.canary.scores(model=name), self._checksums())
         self._push_perturbed(main)
         self._push(version)
         if not main:
             return 0.0
-        return self.canary.check(version, logps, self.canary.scores(), self.canary.checksums()).deviation
+        return self.canary.check(version, logps, self.canary.scores(model=name), self._checksums()).deviation
 
     def _push_perturbed(self, main: bool) -> None:
-        """Visibly other weights, in every tensor: each server must follow."""
+        """Visibly other weights, in every tensor that is pushed: each server must follow."""
+        parameters = [p for p in self.learner.policy.parameters() if p.requires_grad or not self.adapters]
         for size in PERTURBATIONS:
-            with perturbation(self.learner.policy.parameters(), size):
+            with perturbation(parameters, size):
                 moved = self.learner.score(self.canary.pairs)
                 if self.learner.ranks.max([float(main and self.canary.visible(moved))])[0]:
                     self._push(NOT_OURS)
                     if main:
-                        sums = self.canary.checksums()
-                        self.canary.check(NOT_OURS, moved, self.canary.scores(), sums, every_tensor=True)
+                        scores = self.canary.scores(model=self._name(NOT_OURS))
+                        self.canary.check(NOT_OURS, moved, scores, self._checksums(), every_tensor=True)
                     return
         raise CanaryError(
             f"even weights perturbed by {PERTURBATIONS[-1]:g} of their size do not visibly change the log-probs, beside a "
@@ -159,9 +183,12 @@ def canary_pairs(tokenizer: Any) -> list[tuple[list[int], int]]:
 
 
 def server_transport(
-    config: GRPOConfig, connections: Connections, folder: RunFolder
+    config: GRPOConfig, connections: Connections, folder: RunFolder, peft_config: Any = None
 ) -> tuple[WeightTransport, list[VLLMServer]]:
     """The transport that the servers were started for.
+
+    Args:
+        peft_config: of the learner's adapter, if it has one.
 
     Raises:
         ServerError: a foreign server that does not fit; all mismatches of all servers at once.
@@ -174,17 +201,31 @@ def server_transport(
                 "the vLLM servers that run already do not fit this run:\n  " + "\n  ".join(problems),
                 hint="start them with `postrl serve` and the settings of this run (--print shows the command)",
             )
+    deadline = config.server_start_timeout if connections.owned else 60.0
+    dtype = connections.server_dtype
+    if connections.adapter_rank:
+        lora = LoraTransport(
+            servers,
+            folder.weights,
+            dtype,
+            peft_config=peft_config,
+            max_staleness=config.max_staleness,
+            server_deadline=deadline,
+        )
+        return lora, servers
+    pause = Pause.of(config.in_flight, config.request_timeout)
     if connections.backend == "nccl":
         from postrl.weights.nccl import NcclTransport
 
-        return NcclTransport(servers, connections.server_dtype), servers
-    deadline = config.server_start_timeout if connections.owned else 60.0
-    return DiskTransport(servers, folder.weights, connections.server_dtype, server_deadline=deadline), servers
+        return NcclTransport(servers, dtype, pause=pause), servers
+    return DiskTransport(servers, folder.weights, dtype, server_deadline=deadline, pause=pause), servers
 
 
 def _attach_problems(server: VLLMServer, config: GRPOConfig, connections: Connections) -> Iterator[str]:
+    rank = connections.adapter_rank
     yield from server.attach_problems(
-        backend=connections.backend,
+        backend=None if rank else connections.backend,
+        adapters=(rank, config.max_loras) if rank else None,
         dtype=connections.server_dtype,
         max_model_len=config.max_prompt_length + config.max_completion_length,
     )

@@ -22,7 +22,8 @@ from postrl.errors import ServerError, WaitTimeout
 from postrl.lost_servers import give_up, run_servers
 from postrl.servers import VLLMServer
 from postrl.weights import disk
-from postrl.weights.disk import DiskTransport, restore, server_lock, shared_folder
+from postrl.weights.disk import DiskTransport, server_lock, shared_folder
+from postrl.weights.restore import restore
 
 WEIGHTS = {"embed": torch.arange(6.0).view(2, 3), "steps": torch.arange(4)}
 
@@ -211,7 +212,7 @@ def test_restore_loads_what_was_published_last_and_nothing_before(folder: Path) 
         server = VLLMServer(fake.url)
         assert restore(server, folder) is None and not fake.routes
         push([], folder, 4)
-        assert DiskTransport([server], folder, "bfloat16").restore(server) == 4
+        assert restore(server, folder) == 4
         assert fake.version == "4" and not fake.paused
 
 

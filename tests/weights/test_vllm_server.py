@@ -15,7 +15,8 @@ from postrl.errors import CanaryError, ServerError
 from postrl.servers import NOT_OURS, Completion, generation_client
 from postrl.types import VersionSpan
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
-from postrl.weights.disk import DiskTransport, restore
+from postrl.weights.disk import DiskTransport
+from postrl.weights.restore import restore
 
 from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps, model_of_version
 

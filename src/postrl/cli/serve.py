@@ -40,18 +40,21 @@ def run(config: GRPOConfig, only_print: bool) -> int:
             "a server needs the model and the folder of the run that will use it",
             hint="give --model and --output-dir as for `postrl grpo`: weights come through that folder",
         )
+    from postrl.launch.adapters import adapter_plan
     from postrl.launch.model import local_model
     from postrl.launch.placement import place, visible_gpus
     from postrl.launch.vllm import named_port, server_command
 
     devices = place(visible_gpus(), engine="vllm", tensor_parallel_size=config.tensor_parallel_size).server_devices[0]
+    model = local_model(config)
     argv, env = server_command(
         config,
-        model=local_model(config),
+        model=model,
         port=named_port(config) or 8000,
         devices=devices,
         token=os.environ.get(TOKEN, ""),
         weights_dir=Path(config.output_dir) / "weights",
+        adapters=adapter_plan(config, model, cpu=not devices),
     )
     if only_print:
         shown = {name: value for name, value in env.items() if value is not None and name != TOKEN}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from postrl.config import GRPOConfig
 from postrl.data_presets import own_rewards
+from postrl.launch.adapters import AdapterPlan, adapter_plan
 from postrl.launch.placement import Placement
 from postrl.launch.vllm import server_command
 
@@ -64,12 +65,21 @@ def _samplers(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, s
         return
     if config.engine == "transformers":
         yield "engine", "transformers, inside the trainer"
+    adapters = adapter_plan(config, config.model, cpu=placement.cpu)
     for url in config.vllm_server_url:
         yield "vLLM server", f"{url} (already running)"
     for index, devices in enumerate(placement.server_devices):
-        argv, _ = server_command(config, model=config.model, port=0, devices=devices, token="")
+        argv, _ = server_command(config, model=config.model, port=0, devices=devices, token="", adapters=adapters)
         where = f"GPUs {_commas(devices)}" if devices else "the CPU"
         yield f"vLLM server {index}", f"on {where}: {shlex.join(argv)}"
+    if config.engine == "vllm" and config.lora_rank:
+        yield "weight sync", _weight_sync(adapters)
+
+
+def _weight_sync(adapters: AdapterPlan) -> str:
+    if adapters.rank:
+        return f"the LoRA adapter alone (rank {adapters.rank}), by a name for each version"
+    return adapters.note() or "all weights, with the LoRA adapter merged in"
 
 
 def _memory(config: GRPOConfig, placement: Placement, size: int) -> str:

@@ -24,6 +24,7 @@ from postrl.data import check_sources
 from postrl.data_presets import dataset_names, find_preset, own_rewards
 from postrl.errors import PostrlError, UsageError
 from postrl.launch.accelerate import trainer_command
+from postrl.launch.adapters import adapter_plan
 from postrl.launch.failures import check_children
 from postrl.launch.model import check_model, local_model
 from postrl.launch.placement import Placement
@@ -55,6 +56,7 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
     config = with_run_folder(with_engine(config))
     check(config)
     placement = placement_of(config)
+    adapter_plan(config, config.model, cpu=placement.cpu)  # what is wrong with it shows now
     folder = RunFolder(config.output_dir or "")
     if dry_run:
         folder.check(config)

@@ -39,12 +39,19 @@ def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections
     folder.prepare(config)
     path = _model_path(config, given, folder)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
-    with siblings(config, folder, placement_of(config), model_path=path, job=job) as around:
+    with siblings(
+        config, folder, placement_of(config), model_path=path, job=job, peft_config=_peft_config(given)
+    ) as around:
         try:
             yield _share(around.connections)
         except Exception:
             around.check()  # a sibling that died says more than who lost it
             raise
+
+
+def _peft_config(given: Given) -> Any:
+    """Of the adapter that a script brings or asks for; None: the --lora settings decide."""
+    return given.peft_config or next(iter((getattr(given.model, "peft_config", None) or {}).values()), None)
 
 
 def _model_path(config: GRPOConfig, given: Given, folder: RunFolder) -> str:
@@ -63,7 +70,7 @@ def _model_path(config: GRPOConfig, given: Given, folder: RunFolder) -> str:
 
 
 def _save_without_adapter(model: Any, path: Path) -> None:
-    """A model as servers load it. An adapter reaches them merged, with the first push."""
+    """A model as servers load it. An adapter reaches them with the first push."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     state = {
         name.replace(".base_layer", ""): tensor for name, tensor in base.state_dict().items() if "lora_" not in name

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.connections import TOKEN, Connections
-from postrl.errors import UsageError
+from postrl.errors import ServerError, UsageError
+from postrl.launch.adapters import AdapterPlan, adapter_plan, for_running, without_lora
 from postrl.launch.placement import Placement, place, visible_gpus
 from postrl.launch.pool import Fall, ServerPool
 from postrl.launch.process import ChildProcess, Supervisor
@@ -27,7 +29,8 @@ from postrl.launch.worker import WorkerProcess
 from postrl.lost_servers import forget_lost, give_up
 from postrl.run_folder import RunFolder
 from postrl.servers import VLLMServer
-from postrl.weights.disk import remove_weights, restore
+from postrl.weights.disk import remove_weights
+from postrl.weights.restore import restore
 
 POLL = 0.1
 """Seconds between two looks at the children."""
@@ -82,12 +85,19 @@ class Siblings:
 
 @contextlib.contextmanager
 def siblings(
-    config: GRPOConfig, folder: RunFolder, placement: Placement, *, model_path: str, job: bytes | None = None
+    config: GRPOConfig,
+    folder: RunFolder,
+    placement: Placement,
+    *,
+    model_path: str,
+    job: bytes | None = None,
+    peft_config: Any = None,
 ) -> Iterator[Siblings]:
     """Start them, wait until they are ready, watch them, and end them with the block.
 
     Args:
         job: what a script hands to the worker, see `postrl.worker.Job`.
+        peft_config: a script's peft.LoraConfig, in place of the --lora settings.
 
     Raises:
         PostrlError: a server or the worker cannot start; with its cause.
@@ -95,49 +105,80 @@ def siblings(
     if config.engine != "vllm" or config.replay:
         yield Siblings(Connections(model_path=model_path))
         return
+    connections = Connections(
+        server_urls=tuple(config.vllm_server_url),
+        token=os.environ.get(TOKEN),
+        owned=not config.vllm_server_url,
+        backend="postrl_disk" if placement.cpu else "nccl",
+        server_dtype=server_dtype(config, placement.cpu),
+        model_path=model_path,
+    )
+    adapters = adapter_plan(config, model_path, cpu=placement.cpu, peft_config=peft_config)
+    adapters = for_running(adapters, config, [VLLMServer(u, token=connections.token) for u in connections.server_urls])
     with contextlib.ExitStack() as stack:
-        children = stack.enter_context(Supervisor())
-        # The path of a socket has at most 107 bytes, and a cluster's TMPDIR may use them up.
-        socket_dir = Path(tempfile.mkdtemp(prefix="postrl-", dir="/tmp" if len(tempfile.gettempdir()) > 70 else None))
-        stack.callback(shutil.rmtree, socket_dir, True)
-        pool = None
-        forget_lost(folder.weights)
-        connections = Connections(
-            server_urls=tuple(config.vllm_server_url),
-            token=os.environ.get(TOKEN),
-            worker=f"unix:{socket_dir / SOCKET}",
-            owned=not config.vllm_server_url,
-            backend="postrl_disk" if placement.cpu else "nccl",
-            server_dtype=server_dtype(config, placement.cpu),
-            model_path=model_path,
+        try:
+            around = _start(stack, config, folder, placement, connections, adapters, job)
+        except ServerError as error:
+            merged = without_lora(adapters, config, error)
+            if merged is None:
+                raise
+            stack.close()  # what has started
+            around = _start(stack, config, folder, placement, connections, merged, job)
+        yield around
+
+
+def _start(
+    stack: contextlib.ExitStack,
+    config: GRPOConfig,
+    folder: RunFolder,
+    placement: Placement,
+    connections: Connections,
+    adapters: AdapterPlan,
+    job: bytes | None,
+) -> Siblings:
+    """Servers, if none run already, and the worker; `stack` ends them."""
+    if adapters.reason:
+        folder.note(adapters.note())
+    children = stack.enter_context(Supervisor())
+    # The path of a socket has at most 107 bytes, and a cluster's TMPDIR may use them up.
+    socket_dir = Path(tempfile.mkdtemp(prefix="postrl-", dir="/tmp" if len(tempfile.gettempdir()) > 70 else None))
+    stack.callback(shutil.rmtree, socket_dir, True)
+    connections = replace(connections, worker=f"unix:{socket_dir / SOCKET}", adapter_rank=adapters.rank)
+    forget_lost(folder.weights)
+    pool, starting = None, None
+    if connections.owned:
+        pool = vllm_pool(
+            config,
+            placement,
+            model=connections.model_path,
+            log_dir=folder.logs,
+            weights_dir=folder.weights,
+            adapters=adapters,
         )
-        starting = None
-        if connections.owned:
-            pool = vllm_pool(config, placement, model=model_path, log_dir=folder.logs, weights_dir=folder.weights)
-            stack.callback(remove_weights, folder.weights)  # a learner that was killed could not
-            stack.callback(pool.stop)
-            starting = ThreadPoolExecutor(1).submit(pool.start)
-            while len(pool.urls) < pool.num_servers and not starting.done():
-                time.sleep(POLL)
-            connections = replace(connections, token=pool.token, server_urls=tuple(pool.urls))
-        # The worker loads its data while the servers start: what is wrong with the data shows first.
-        worker = WorkerProcess(
-            lambda: _start_worker(children, folder, connections, job),
-            folder,
-            socket_dir / SOCKET,
-            max_restarts=config.worker_restarts,
-            frozen_after=config.server_frozen_timeout,
-        )
-        stack.callback(worker.end)  # before the children are stopped: it would start one of them again
-        while starting is not None and not starting.done():
-            worker.check()
+        stack.callback(remove_weights, folder.weights)  # a learner that was killed could not
+        stack.callback(pool.stop)
+        starting = ThreadPoolExecutor(1).submit(pool.start)
+        while len(pool.urls) < pool.num_servers and not starting.done():
             time.sleep(POLL)
-        if pool is not None and starting is not None:
-            starting.result()
-            pool.watch_in_background(lambda url: _resync(url, connections, folder), lambda fall: _tell(fall, folder))
-        worker.wait_until_ready()
-        worker.watch_in_background()
-        yield Siblings(connections, worker, pool)
+        connections = replace(connections, token=pool.token, server_urls=tuple(pool.urls))
+    # The worker loads its data while the servers start: what is wrong with the data shows first.
+    worker = WorkerProcess(
+        lambda: _start_worker(children, folder, connections, job),
+        folder,
+        socket_dir / SOCKET,
+        max_restarts=config.worker_restarts,
+        frozen_after=config.server_frozen_timeout,
+    )
+    stack.callback(worker.end)  # before the children are stopped: it would start one of them again
+    while starting is not None and not starting.done():
+        worker.check()
+        time.sleep(POLL)
+    if pool is not None and starting is not None:
+        starting.result()
+        pool.watch_in_background(lambda url: _resync(url, connections, folder), lambda fall: _tell(fall, folder))
+    worker.wait_until_ready()
+    worker.watch_in_background()
+    return Siblings(connections, worker, pool)
 
 
 def _start_worker(children: Supervisor, folder: RunFolder, connections: Connections, job: bytes | None) -> ChildProcess:
@@ -159,7 +200,7 @@ def _start_worker(children: Supervisor, folder: RunFolder, connections: Connecti
 
 def _resync(url: str, connections: Connections, folder: RunFolder) -> None:
     """A restarted server gets the last published weights back, before anyone takes its tokens for current ones."""
-    if connections.backend != "postrl_disk":
+    if connections.backend != "postrl_disk" and not connections.adapter_rank:
         folder.note(f"vLLM server {url} was restarted; it gets work again with the next push of weights")
         return
     version = restore(VLLMServer(url, token=connections.token), folder.weights)

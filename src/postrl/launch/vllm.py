@@ -16,8 +16,10 @@ from typing import Literal
 
 import psutil
 
+from postrl.attach import RUNTIME_ADAPTERS
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
+from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
 from postrl.launch.ports import LOOPBACK
@@ -50,6 +52,7 @@ _REFUSED = {
     "uds": "the servers are reached by TCP on the loopback interface; use port=",
     "logprobs-mode": "importance correction needs the log-probs of the distribution that was sampled from",
     "weight-transfer-config": "postrl chooses the transport of the weights",
+    "enable-lora": "use --weight-sync",
     "served-model-name": f"postrl calls the model {SERVED_MODEL_NAME}",
 }
 
@@ -74,6 +77,7 @@ def vllm_pool(
     token: str | None = None,
     backend: str | None = None,
     weights_dir: str | Path | None = None,
+    adapters: AdapterPlan = FULL,
 ) -> ServerPool:
     """The pool of a run's vLLM servers, not yet started; arguments as for `server_command`.
 
@@ -93,6 +97,7 @@ def vllm_pool(
             backend=backend,
             weights_dir=weights_dir,
             gpu_memory_utilization=memory,
+            adapters=adapters,
         )
 
     port = named_port(config)
@@ -120,6 +125,7 @@ def server_command(
     backend: str | None = None,
     weights_dir: str | Path | None = None,
     gpu_memory_utilization: float | None = None,
+    adapters: AdapterPlan = FULL,
 ) -> Command:
     """Argv and environment changes (for ChildProcess) of one vLLM server.
 
@@ -132,6 +138,7 @@ def server_command(
         backend: vLLM's name of the weight transport; default: nccl on GPUs, postrl_disk on CPUs.
         weights_dir: the folder from which the postrl_disk backend may load weights.
         gpu_memory_utilization: in place of the config's.
+        adapters: what it is to hold beside the model.
 
     Raises:
         UsageError: a --vllm-arg that cannot be, or vLLM is not installed.
@@ -163,8 +170,19 @@ def server_command(
         flags["revision"] = config.revision
     if config.trust_remote_code:
         flags["trust-remote-code"] = True
-    argv = [*_program(model), *[_flag(key, value) for key, value in flags.items()], *_user_flags(config)]
-    return argv, _environment(model, devices, token, weights_dir)
+    flags |= _adapter_flags(config, adapters)
+    given = [_flag(key, value) for key, value in flags.items()]
+    rooms = ["--lora-target-modules", *adapters.targets] if adapters.targets else []
+    env = _environment(model, devices, token, weights_dir)
+    if adapters.rank:
+        env[RUNTIME_ADAPTERS] = "True"
+    return [*_program(model), *given, *rooms, *_user_flags(config)], env
+
+
+def _adapter_flags(config: GRPOConfig, adapters: AdapterPlan) -> dict[str, object]:
+    if not adapters.rank:
+        return {}
+    return {"enable-lora": True, "max-lora-rank": adapters.max_lora_rank, "max-loras": config.max_loras}
 
 
 def max_model_len(config: GRPOConfig, model: str) -> int:

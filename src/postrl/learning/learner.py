@@ -288,6 +288,12 @@ class Learner:
                 tensor = tensor + deltas[name]().to(tensor.dtype)
             yield plain, tensor
 
+    def adapter(self) -> Iterator[tuple[str, Tensor]]:
+        """The LoRA adapter's tensors under their names in peft's files, whole (a collective)."""
+        for name, parameter in self.policy.model.named_parameters():
+            if "lora_" in name:
+                yield name.replace(".default.", "."), whole(parameter.detach())
+
     def save_model(self, folder: str, tokenizer: Any) -> None:
         """An ordinary Hugging Face folder, or a peft adapter, that transformers and vLLM load (a collective).
 

@@ -53,6 +53,11 @@ class Policy(nn.Module):
     def has_adapter(self) -> bool:
         return hasattr(self.model, "disable_adapter")
 
+    @property
+    def peft_config(self) -> Any:
+        """The peft.LoraConfig of the adapter; None without one."""
+        return self.model.peft_config["default"] if self.has_adapter else None
+
     def forward(
         self,
         input_ids: Tensor,

@@ -6,7 +6,7 @@
 
 A file is never written over: a server that has it mapped would be killed with SIGBUS. The servers need
 `--weight-transfer-config '{"backend": "postrl_disk"}'` and POSTRL_WEIGHTS_DIR = `allowed_folders(RUN/weights)`.
-No torch at the top: the launcher restores a restarted server with nothing but HTTP.
+No torch at the top: the launcher restores a restarted server with nothing but HTTP (postrl/weights/restore.py).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, ServerError, WaitTimeout
 from postrl.lost_servers import server_file
 from postrl.servers import VLLMServer
-from postrl.weights.transport import NamedTensors, PushReport, on_each, swap_weights
+from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each, swap_weights
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 BACKEND = "postrl_disk"
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "weights-"
+POINTER = "latest.json"
 MARGIN = 64 << 20
 """Bytes that stay free beside a new file."""
 
@@ -47,6 +48,7 @@ class DiskTransport:
         dtype: the servers' dtype, "float32" or "bfloat16"; weights are converted before they are written.
         server_deadline: seconds to wait for a server that is down (its owner restarts it).
         push_timeout: seconds one server may take to load the weights.
+        pause: what becomes of requests in flight.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class DiskTransport:
         *,
         server_deadline: float = 900.0,
         push_timeout: float = 600.0,
+        pause: Pause | None = None,
     ) -> None:
+        self.pause = pause
         self.servers = list(servers)
         self.folder = Path(folder)
         self.dtype = dtype
@@ -73,55 +77,27 @@ class DiskTransport:
         start = time.monotonic()
         weights = host_tensors(tensors, self.dtype)
         nbytes = sum(tensor.nbytes for tensor in weights.values())
-        path = self.write(weights, version, self.roomy_folder(nbytes))
+        path = self.write(weights, version, roomy_folder(self.folder, nbytes))
         del weights
-        write_pointer(self.folder, version, path)
+        write_pointer(self.folder, {"version": version, "path": str(path)})
         on_each(self.servers, lambda server: self.deliver(server, path, version))
-        self.delete_all_but(path)
+        delete_all_but(self.folder, [path])
         return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
 
     def deliver(self, server: VLLMServer, path: Path, version: int) -> None:
-        """Bring one server to the weights in `path`. One that is down, or goes down on the way, is waited for, unless the
-        run gives it up."""
-        end = time.monotonic() + self.server_deadline
-        while True:
-            server.wait_until_healthy(max(0.0, end - time.monotonic()))
-            try:
-                with server_lock(self.folder, server, self.server_deadline):
-                    swap_weights(server, version, lambda: server.update_weights({"path": str(path)}, self.push_timeout))
-                return
-            except PostrlError:
-                # A server that answers is broken, one that does not is being restarted; a dying one may answer once more.
-                time.sleep(1.0)
-                if server.health() or time.monotonic() > end:
-                    raise
+        """Bring one server to the weights in `path`; see `deliver`."""
+        info = {"path": str(path)}
 
-    def restore(self, server: VLLMServer) -> int | None:
-        """`restore(server, self.folder)`."""
-        return restore(server, self.folder, timeout=self.push_timeout)
+        def load() -> None:
+            swap_weights(server, version, lambda: server.update_weights(info, self.push_timeout), self.pause)
+
+        deliver(self.folder, server, self.server_deadline, load)
 
     def close(self) -> None:
         """Delete the files; servers keep what they have loaded."""
         remove_weights(self.folder)
 
     # -- files -------------------------------------------------------------------------------------------------------
-
-    def roomy_folder(self, nbytes: int) -> Path:
-        """Shared memory if `nbytes` fit there, else the run's folder.
-
-        Raises:
-            ServerError: neither has room.
-        """
-        shared = private_folder(shared_folder(self.folder))
-        if shared is not None and nbytes + MARGIN <= min(shutil.disk_usage(shared).free, free_memory()):
-            return shared
-        if nbytes + MARGIN <= (free := shutil.disk_usage(self.folder).free):
-            return self.folder
-        raise ServerError(
-            f"no room for {nbytes / 1e9:.1f} GB of weights: {free / 1e9:.1f} GB are free in {self.folder}, "
-            f"and {SHARED_MEMORY} has less (in a container its default is 64 MB)",
-            hint=f"free some, move the run with --output-dir, or enlarge {SHARED_MEMORY} (docker run --shm-size)",
-        )
 
     def write(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
         """A new file in `folder`, there under its name only when it is complete."""
@@ -141,11 +117,26 @@ class DiskTransport:
             ) from error
         return path
 
-    def delete_all_but(self, path: Path) -> None:
-        for folder in (self.folder, shared_folder(self.folder)):
-            for old in folder.glob(f"{PREFIX}*"):
-                if old != path:
-                    old.unlink(missing_ok=True)
+
+def deliver(folder: Path, server: VLLMServer, deadline_s: float, load: Callable[[], None]) -> None:
+    """Run `load` while nobody else updates the server. One that is down, or goes down on the way, is waited for, unless
+    the run gives it up.
+
+    Raises:
+        PostrlError: what `load` raised on a server that answers, or when `deadline_s` seconds have passed.
+    """
+    end = time.monotonic() + deadline_s
+    while True:
+        server.wait_until_healthy(max(0.0, end - time.monotonic()))
+        try:
+            with server_lock(folder, server, deadline_s):
+                load()
+            return
+        except PostrlError:
+            # A server that answers is broken, one that does not is being restarted; a dying one may answer once more.
+            time.sleep(1.0)
+            if server.health() or time.monotonic() > end:
+                raise
 
 
 def host_tensors(tensors: NamedTensors, dtype: str) -> dict[str, torch.Tensor]:
@@ -161,29 +152,29 @@ def host_tensors(tensors: NamedTensors, dtype: str) -> dict[str, torch.Tensor]:
     return weights
 
 
-def restore(server: VLLMServer, folder: str | Path, *, timeout: float = 600.0) -> int | None:
-    """Bring a restarted server to the weights that were published last.
-
-    Returns:
-        Their version; None if nothing was published yet, and the server holds what it was started with.
+def roomy_folder(folder: Path, nbytes: int) -> Path:
+    """Shared memory if `nbytes` fit there, else the run's folder.
 
     Raises:
-        ServerError: the update failed, or the published file is gone.
+        ServerError: neither has room.
     """
-    pointer = Path(folder) / "latest.json"
-    if not pointer.exists():
-        return None
-    with server_lock(pointer.parent, server, timeout):
-        latest = json.loads(pointer.read_text())
-        info = {"path": latest["path"]}
-        swap_weights(server, latest["version"], lambda: server.update_weights(info, timeout))
-    return int(latest["version"])
+    shared = private_folder(shared_folder(folder))
+    if shared is not None and nbytes + MARGIN <= min(shutil.disk_usage(shared).free, free_memory()):
+        return shared
+    if nbytes + MARGIN <= (free := shutil.disk_usage(folder).free):
+        return folder
+    raise ServerError(
+        f"no room for {nbytes / 1e9:.1f} GB of weights: {free / 1e9:.1f} GB are free in {folder}, "
+        f"and {SHARED_MEMORY} has less (in a container its default is 64 MB)",
+        hint=f"free some, move the run with --output-dir, or enlarge {SHARED_MEMORY} (docker run --shm-size)",
+    )
 
 
-def write_pointer(folder: Path, version: int, path: Path) -> None:
-    part = folder / "latest.json.tmp"
-    part.write_text(json.dumps({"version": version, "path": str(path)}))
-    part.replace(folder / "latest.json")
+def write_pointer(folder: Path, latest: dict[str, Any]) -> None:
+    """What a restarted server is brought to: the version, and the file or the adapters that hold it."""
+    part = folder / f"{POINTER}.tmp"
+    part.write_text(json.dumps(latest))
+    part.replace(folder / POINTER)
 
 
 def allowed_folders(folder: str | Path) -> str:
@@ -191,12 +182,27 @@ def allowed_folders(folder: str | Path) -> str:
     return os.pathsep.join([str(shared_folder(folder)), str(Path(folder).absolute())])
 
 
+def delete_all_but(folder: Path, kept: Collection[Path]) -> None:
+    """Delete what was published through `folder` and is not needed any more."""
+    for place in (folder, shared_folder(folder)):
+        for old in place.glob(f"{PREFIX}*"):
+            if old not in kept:
+                delete(old)
+
+
+def delete(path: Path) -> None:
+    """A file, or an adapter's folder."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_weights(folder: str | Path) -> None:
     """Delete what a run left in shared memory and in `folder`, after its learner has ended."""
+    delete_all_but(Path(folder), ())
     shutil.rmtree(shared_folder(folder), ignore_errors=True)
-    for file in Path(folder).glob(f"{PREFIX}*"):
-        file.unlink(missing_ok=True)
-    (Path(folder) / "latest.json").unlink(missing_ok=True)
+    (Path(folder) / POINTER).unlink(missing_ok=True)
 
 
 def shared_folder(folder: str | Path) -> Path:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.errors import PostrlError, ServerError, UsageError, WaitTimeout
 from postrl.lost_servers import in_use
 from postrl.servers import VLLMServer
-from postrl.weights.transport import NamedTensors, PushReport, on_each
+from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each
 
 if TYPE_CHECKING:
     import torch
@@ -87,6 +87,7 @@ class NcclTransport:
         host: address of this host, as the servers reach it.
         server_deadline: seconds to wait for a server that is down, and for one to join.
         chunk_timeout: seconds one broadcast may take before the run stops.
+        pause: what becomes of requests in flight.
 
     Raises:
         UsageError: there is no CUDA device.
@@ -100,12 +101,14 @@ class NcclTransport:
         host: str = "127.0.0.1",
         server_deadline: float = 900.0,
         chunk_timeout: float = 300.0,
+        pause: Pause | None = None,
     ) -> None:
         import torch
 
         if not torch.cuda.is_available():
             raise UsageError("the nccl transport needs a CUDA device", hint="use the disk transport")
         self.servers = list(servers)
+        self.pause = pause or Pause()
         self.dtype = dtype
         self.host = host
         self.server_deadline = server_deadline
@@ -121,7 +124,7 @@ class NcclTransport:
             self.admit(server)
         self.servers = in_use(self.servers)
         nbytes = 0
-        on_each(self.servers, lambda server: server.pause("keep", clear_cache=True))
+        on_each(self.servers, self.pause)
         try:
             on_each(self.servers, lambda server: server.start_weight_update())
             for chunk in chunks(tensors, self.dtype, self._device):

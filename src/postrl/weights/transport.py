@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from postrl.errors import PostrlError, ServerError
 from postrl.lost_servers import in_use
-from postrl.servers import VLLMServer
+from postrl.servers import PauseMode, VLLMServer
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,27 @@ class PushReport:
     nbytes: int
     medium: str
     """Where the weights went through: a folder, or "nccl"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What happens to requests in flight while the weights change."""
+
+    mode: PauseMode = "keep"
+    """See `VLLMServer.pause`."""
+    clear_cache: bool = True
+    """Drop keys and values, so that kept requests are computed again under the new weights."""
+    timeout: float = 60.0
+    """Seconds the servers have to come to rest."""
+
+    @classmethod
+    def of(cls, in_flight: str, drain: float) -> Pause:
+        """For the setting `in_flight`; `drain`: seconds the longest request may take, for "wait"."""
+        mode: PauseMode = "wait" if in_flight == "wait" else "abort" if in_flight == "abort" else "keep"
+        return cls(mode, in_flight != "keep_kv", 60.0 + (drain if mode == "wait" else 0.0))
+
+    def __call__(self, server: VLLMServer) -> None:
+        server.pause(self.mode, self.clear_cache, self.timeout)
 
 
 class WeightTransport(Protocol):
@@ -71,19 +92,18 @@ def on_each(servers: Sequence[VLLMServer], act: Callable[[VLLMServer], None]) ->
     in_use(left)
 
 
-def swap_weights(server: VLLMServer, version: int, load: Callable[[], None]) -> None:
+def swap_weights(server: VLLMServer, version: int, load: Callable[[], None], pause: Pause | None = None) -> None:
     """Pause, load, name the version, resume, and check that the server agrees.
-
-    Requests in flight are kept; their keys and values are dropped, and computed again under the new weights.
 
     Args:
         load: hands the weights over; called between the start and the end of vLLM's update session.
+        pause: what becomes of requests in flight; default: they are kept and computed again under the new weights.
 
     Raises:
         ServerError: it failed. Before `load` the server is resumed and holds what it held; from then on it may hold
             part of a model and is left paused, so that nothing wrong is sampled from it.
     """
-    server.pause("keep", clear_cache=True)
+    (pause or Pause())(server)
     try:
         server.start_weight_update()
     except PostrlError:

@@ -1,0 +1,137 @@
+"""LoRA adapters by name: each version is loaded beside the older ones, and nothing is paused.
+
+    RUN/weights/latest.json         {"version": 7, "adapters": {"policy-v6": FOLDER, "policy-v7": FOLDER}}
+    /dev/shm/postrl-<run>-<digest>/weights-policy-v7-x1y2z3/        adapter_config.json, adapter_model.safetensors;
+                                                                    or in RUN/weights/
+
+A request names its version (`postrl.servers.adapter_name`), so the name is the version of all its tokens: those in
+flight finish under the weights they began with. The base model stays what the servers were started with; it is never
+pushed, for a full push would unload every adapter. The servers need --enable-lora with --max-lora-rank and --max-loras,
+and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.
+
+A folder lives as long as its name: vLLM reads an adapter again when others have taken its place in memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postrl.errors import ServerError
+from postrl.servers import ADAPTER_PREFIX, NOT_OURS, VLLMServer, adapter_name
+from postrl.weights.disk import PREFIX, delete_all_but, deliver, host_tensors, roomy_folder, write_pointer
+from postrl.weights.transport import NamedTensors, PushReport, on_each
+
+if TYPE_CHECKING:
+    import torch
+
+
+class LoraTransport:
+    """Publishes a LoRA adapter to `servers` under a new name for each version.
+
+    Args:
+        servers: all samplers of the run, on this host or with the same folder mounted.
+        folder: RUN/weights; made if it is missing.
+        dtype: the servers' dtype, in which they compute with adapters, too.
+        peft_config: the adapter's peft.LoraConfig.
+        max_staleness: versions that a rollout may be behind; names that none can need any more are unloaded.
+        server_deadline: seconds to wait for a server that is down (its owner restarts it).
+        push_timeout: seconds one server may take to load an adapter.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[VLLMServer],
+        folder: str | Path,
+        dtype: str,
+        *,
+        peft_config: Any,
+        max_staleness: int = 0,
+        server_deadline: float = 900.0,
+        push_timeout: float = 600.0,
+    ) -> None:
+        self.servers = list(servers)
+        self.folder = Path(folder)
+        self.dtype = dtype
+        self.peft_config = peft_config
+        self.max_staleness = max_staleness
+        self.server_deadline = server_deadline
+        self.push_timeout = push_timeout
+        self.published: dict[int, Path] = {}
+        """Versions that the servers hold, and where they lie."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def push(self, tensors: NamedTensors, version: int) -> PushReport:
+        """See `WeightTransport.push`. Weights that are no version (NOT_OURS, of the canary) go with the next push.
+
+        Args:
+            tensors: the adapter's, under the names of peft's files.
+        """
+        start = time.monotonic()
+        weights = host_tensors(tensors, self.dtype)
+        nbytes = sum(tensor.nbytes for tensor in weights.values())
+        path = self.write(weights, version, roomy_folder(self.folder, nbytes))
+        kept = {v: at for v, at in self.published.items() if version == NOT_OURS or self.needed(v, version)}
+        self.published = kept | {version: path}
+        adapters = {adapter_name(v): str(at) for v, at in self.published.items()}
+        write_pointer(self.folder, {"version": version, "adapters": adapters})
+        on_each(self.servers, lambda server: self.deliver(server, adapters))
+        delete_all_but(self.folder, self.published.values())
+        return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
+
+    def needed(self, version: int, newest: int) -> bool:
+        """Whether a rollout may still be asked for under `version` when `newest` is there: it, and those that train it.
+
+        One more than the bound is kept: requests that are about to be given up may still run under it.
+        """
+        return max(0, newest - self.max_staleness - 1) <= version <= newest
+
+    def deliver(self, server: VLLMServer, adapters: Mapping[str, str]) -> None:
+        """Bring one server to these adapters; see `postrl.weights.disk.deliver`."""
+        deliver(self.folder, server, self.server_deadline, lambda: serve_adapters(server, adapters, self.push_timeout))
+
+    def write(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
+        """The adapter in peft's format, in a new folder of its own."""
+        from safetensors.torch import save_file
+
+        try:
+            path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{adapter_name(version)}-", dir=folder))
+            self.peft_config.save_pretrained(str(path))
+            save_file(weights, path / "adapter_model.safetensors", metadata={"format": "pt"})
+        except Exception as error:
+            raise ServerError(
+                f"the adapter of version {version} cannot be written to {folder}: {error}",
+                hint="free some space, or move the run with --output-dir",
+            ) from error
+        return path
+
+    def close(self) -> None:
+        """Delete the files."""
+        delete_all_but(self.folder, ())
+
+
+def serve_adapters(server: VLLMServer, adapters: Mapping[str, str], timeout: float = 600.0) -> None:
+    """Bring a server to exactly these adapters, name -> folder. Adapters under names that are not ours stay.
+
+    Raises:
+        ServerError: it does not take one of them.
+    """
+    held = {name: path for name, path in server.adapters().items() if name.startswith(ADAPTER_PREFIX)}
+    for name, path in adapters.items():
+        if name in held and held[name] != path:  # of an earlier run, or the same version once more
+            server.unload_adapter(name)
+        if held.get(name) != path:
+            _load(server, name, path, timeout)
+    for name in held.keys() - adapters.keys():
+        server.unload_adapter(name)
+
+
+def _load(server: VLLMServer, name: str, path: str, timeout: float) -> None:
+    try:
+        server.load_adapter(name, path, timeout)
+    except ServerError as error:
+        hint = "--weight-sync merge pushes the adapter merged into all weights, which every server takes"
+        raise ServerError(f"{server.url} does not take the adapter {name}: {error.message}", hint=hint) from error
