@@ -20,6 +20,7 @@ class FakeVLLM:
     def __init__(self, port: int = 0) -> None:
         self.version = "default"
         self.paused = False
+        self.adapters: dict[str, str] = {}
         self.answers: dict[str, tuple[int, str]] = {}
         self.delays: dict[str, float] = {}
         self.calls: list[tuple[str, Any]] = []
@@ -48,7 +49,19 @@ class FakeVLLM:
             self.paused = route == "/pause"
         if route == "/finish_weight_update":
             self.version = body["weight_version"]
-        return 200, json.dumps({"weight_version": self.version, "is_paused": self.paused})
+        if route in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            return self.adapter(route, body["lora_name"], body.get("lora_path"))
+        models = [("policy", "/model", None), *((name, path, "policy") for name, path in self.adapters.items())]
+        data = [{"id": name, "root": root, "parent": parent} for name, root, parent in models]
+        return 200, json.dumps({"weight_version": self.version, "is_paused": self.paused, "data": data})
+
+    def adapter(self, route: str, name: str, path: str | None) -> tuple[int, str]:
+        if path is None:
+            return (200, "removed") if self.adapters.pop(name, None) else (404, '{"error": {"type": "NotFoundError"}}')
+        if name in self.adapters:
+            return 400, '{"error": {"message": "has already been loaded"}}'
+        self.adapters[name] = path
+        return 200, "added"
 
     def _handler(fake) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):

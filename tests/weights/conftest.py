@@ -3,6 +3,7 @@
 float32_server      float32, the backend as shipped
 stale_server        the same, with the refresh of the LM head left out of the backend
 bfloat16_server     bfloat16, the backend as shipped
+adapter_server      float32, for LoRA adapters with --max-staleness 1
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ from typing import Any
 import pytest
 
 from helpers import tiny_model, tiny_model_dir
+from postrl.attach import RUNTIME_ADAPTERS
+from postrl.config import GRPOConfig
+from postrl.launch.adapters import AdapterPlan
 from postrl.launch.process import ChildProcess
+from postrl.launch.vllm import adapter_flags
 from postrl.servers import VLLMServer
 from postrl.weights.canary import as_pushed
 from postrl.weights.disk import DiskTransport, allowed_folders
@@ -73,6 +78,7 @@ def start_server(
     dtype: str = "float32",
     backend: str = "postrl_disk",
     environment: dict[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> Live:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -84,7 +90,7 @@ def start_server(
         "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--enforce-eager", "--max-model-len", "512",
         "--enable-scale-out", "--logprobs-mode", "processed_logprobs",
         "--weight-transfer-config", json.dumps({"backend": backend}),
-        "--middleware", "postrl.weights.vllm_auth.RequireToken",
+        "--middleware", "postrl.weights.vllm_auth.RequireToken", *flags,
     ]  # fmt: skip
     variables = {
         "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -108,10 +114,16 @@ def stale_plugin(folder: Path) -> Path:
     return folder
 
 
+ADAPTERS = AdapterPlan(4, ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"))
+
 STARTS: dict[str, dict[str, Any]] = {
     "float32_server": {},
     "stale_server": {"backend": "postrl_disk_stale"},
     "bfloat16_server": {"dtype": "bfloat16"},
+    "adapter_server": {
+        "flags": adapter_flags(GRPOConfig(max_staleness=1), ADAPTERS),
+        "environment": {RUNTIME_ADAPTERS: "True"},
+    },
 }
 
 
@@ -149,6 +161,11 @@ def float32_server(live: Callable[[str], Live]) -> Live:
 @pytest.fixture(scope="session")
 def stale_server(live: Callable[[str], Live]) -> Live:
     return live("stale_server")
+
+
+@pytest.fixture(scope="session")
+def adapter_server(live: Callable[[str], Live]) -> Live:
+    return live("adapter_server")
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ PROJECTIONS = frozenset(
 )
 """Linear layers that have the same names in vLLM, where it may pack them, as in transformers."""
 HEADS = frozenset(["lm_head", "embed_out", "embed_tokens", "embed_in", "wte", "wpe"])
-"""Embeddings and output layers. As an adapter, vLLM takes them of few models, and on CPUs it dies of them: see `targets`."""
+"""Embeddings and output layers, which vLLM adapts in few models."""
 NOT_IN_VLLM = ("alora_invocation_tokens", "layer_replication", "use_bdlora", "use_qalora")
 """Fields of peft.LoraConfig that vLLM refuses."""
 PLAIN_STARTS = ("gaussian", "orthogonal", "eva")
@@ -121,8 +121,8 @@ def _rank(config: GRPOConfig, peft_config: Any) -> int:
     """The largest of the adapter; 0: there is none."""
     if peft_config is None:
         return config.lora_rank
-    patterns = getattr(peft_config, "rank_pattern", None) or {}
-    return max([int(getattr(peft_config, "r", 0) or 0), *patterns.values()])
+    patterns: dict[str, int] = getattr(peft_config, "rank_pattern", None) or {}
+    return max(int(getattr(peft_config, "r", 0) or 0), *patterns.values(), 0)
 
 
 def _unfit(wanted: Collection[str] | str, peft_config: Any, rank: int) -> str:
@@ -169,7 +169,7 @@ def _modules(model: str, revision: str | None) -> set[str]:
 
 def _weight_files(model: str, revision: str | None) -> Iterator[Path]:
     if Path(model).is_dir():
-        yield from Path(model).glob("*.safetensors")
+        yield from [*Path(model).glob("*.safetensors"), *Path(model).glob("*.safetensors.index.json")]
         return
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError

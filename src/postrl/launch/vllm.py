@@ -170,19 +170,17 @@ def server_command(
         flags["revision"] = config.revision
     if config.trust_remote_code:
         flags["trust-remote-code"] = True
-    flags |= _adapter_flags(config, adapters)
     given = [_flag(key, value) for key, value in flags.items()]
-    rooms = ["--lora-target-modules", *adapters.targets] if adapters.targets else []
-    env = _environment(model, devices, token, weights_dir)
-    if adapters.rank:
-        env[RUNTIME_ADAPTERS] = "True"
-    return [*_program(model), *given, *rooms, *_user_flags(config)], env
+    env = _environment(model, devices, token, weights_dir) | ({RUNTIME_ADAPTERS: "True"} if adapters.rank else {})
+    return [*_program(model), *given, *adapter_flags(config, adapters), *_user_flags(config)], env
 
 
-def _adapter_flags(config: GRPOConfig, adapters: AdapterPlan) -> dict[str, object]:
+def adapter_flags(config: GRPOConfig, adapters: AdapterPlan) -> list[str]:
+    """What a server is started with to hold LoRA adapters, besides RUNTIME_ADAPTERS in its environment."""
     if not adapters.rank:
-        return {}
-    return {"enable-lora": True, "max-lora-rank": adapters.max_lora_rank, "max-loras": config.max_loras}
+        return []
+    targets = ["--lora-target-modules", *adapters.targets] if adapters.targets else []
+    return ["--enable-lora", f"--max-lora-rank={adapters.max_lora_rank}", f"--max-loras={config.max_loras}", *targets]
 
 
 def max_model_len(config: GRPOConfig, model: str) -> int:
