@@ -96,6 +96,17 @@ def test_minibatches_must_divide_the_batch_and_the_message_shows_the_arithmetic(
     assert "3 x 4 = 12" in message and "minibatches = 5" in message
 
 
+def test_adapters_need_servers_that_load_them():
+    message = refused(weight_sync="lora", engine="transformers", lora_rank=8)
+    assert "weight_sync = lora" in message and "engine = transformers" in message
+    GRPOConfig(weight_sync="merge", engine="transformers", lora_rank=8)
+
+
+def test_all_weights_as_they_are_and_an_adapter_beside_them_is_not_one_thing():
+    message = refused(weight_sync="full", lora_rank=8)
+    assert "lora_rank = 8" in message and "--weight-sync merge" in message
+
+
 def test_weights_need_one_reward_each():
     assert "2 reward_weights for 1 rewards" in refused(reward=["math"], reward_weights=[1, 2])
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fake_vllm import FakeVLLM
-from postrl.errors import ServerError, WaitTimeout
+from postrl.errors import RequestRefused, ServerError, WaitTimeout
 from postrl.servers import Completion, VLLMServer, generation_client, parse_completion, parse_metrics
 from postrl.types import VersionSpan
 
@@ -198,6 +198,28 @@ def test_attaching_lists_every_mismatch_at_once() -> None:
     assert len(problems) == 7 and all(fake.url in problem for problem in problems)
 
 
+def test_attaching_for_adapters_asks_for_the_flags_that_take_them() -> None:
+    with FakeVLLM() as fake:
+        fake.answers["/server_info"] = 200, json.dumps({"vllm_config": {"model_config": {}}, "vllm_env": {}})
+        problems = "\n".join(VLLMServer(fake.url).attach_problems(adapters=(16, 2)))
+    for part in ("--enable-lora --max-lora-rank 16", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"):
+        assert part in problems
+
+
+def test_an_adapter_that_is_not_there_may_come_and_a_route_that_is_not_there_will_not() -> None:
+    with FakeVLLM() as fake:
+        fake.answers[GENERATE] = (
+            404,
+            '{"error": {"message": "The model `policy-v1` does not exist.", "type": "NotFoundError"}}',
+        )
+        with pytest.raises(ServerError, match="policy-v1") as caught:
+            generate(fake.url, model="policy-v1")
+        assert not isinstance(caught.value, RequestRefused)
+        fake.answers[GENERATE] = 404, '{"detail": "Not Found"}'
+        with pytest.raises(RequestRefused):
+            generate(fake.url, model="policy-v1")
+
+
 def test_attaching_to_nothing_says_so() -> None:
     (problem,) = VLLMServer("http://127.0.0.1:9").attach_problems()
     assert "does not answer /health" in problem
@@ -208,7 +230,9 @@ def test_the_token_is_not_shown() -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    code = "import sys, postrl.servers, postrl.weights.disk, postrl.weights.canary; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, postrl.servers, postrl.weights.restore, postrl.weights.canary; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -10,6 +10,7 @@ import pytest
 from postrl.config import GRPOConfig
 from postrl.errors import ServerError, UsageError
 from postrl.launch import vllm
+from postrl.launch.adapters import AdapterPlan
 from postrl.launch.placement import place
 from postrl.launch.vllm import max_model_len, named_port, server_command, vllm_distribution, vllm_pool
 from postrl.weights.disk import allowed_folders
@@ -96,6 +97,17 @@ def test_a_gpu_server_runs_vllm_serve_on_its_devices(distribution: Any, monkeypa
     assert env["CUDA_VISIBLE_DEVICES"] == "6,7"
     assert "HF_HUB_OFFLINE" not in env
     assert not [name for name in env if name.startswith("VLLM_CPU")] and "--no-enable-chunked-prefill" not in argv
+
+
+@pytest.mark.usefixtures("distribution")
+def test_a_server_for_adapters_has_room_for_those_that_a_rollout_may_need() -> None:
+    argv, env = command(config(max_staleness=2, vllm_arg=["a=b"]), adapters=AdapterPlan(12, ("k_proj", "q_proj")))
+    assert argv[argv.index("--enable-lora") :] == [
+        "--enable-lora", "--max-lora-rank=16", "--max-loras=4", "--lora-target-modules", "k_proj", "q_proj", "--a=b",
+    ]  # fmt: skip
+    assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    argv, env = command(config())
+    assert not [flag for flag in argv if "lora" in flag] and "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in env
 
 
 @pytest.mark.usefixtures("distribution")
