@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fake_vllm import FakeVLLM
+from postrl.attach import attach_problems
 from postrl.errors import RequestRefused, ServerError, WaitTimeout
 from postrl.servers import Completion, VLLMServer, generation_client, parse_completion, parse_metrics
 from postrl.types import VersionSpan
@@ -186,8 +187,8 @@ def test_attaching_lists_every_mismatch_at_once() -> None:
         fake.answers["/server_info"] = 200, json.dumps({"vllm_config": config})
         fake.answers["/is_paused"] = 200, '{"is_paused": true}'
         fake.answers["/weight_info"] = 404, "not found"
-        problems = VLLMServer(fake.url).attach_problems(
-            model="mine", dtype="float32", max_model_len=1024, backend="postrl_disk"
+        problems = attach_problems(
+            VLLMServer(fake.url), model="mine", dtype="float32", max_model_len=1024, backend="postrl_disk"
         )
     text = "\n".join(problems)
     for part in (
@@ -201,7 +202,7 @@ def test_attaching_lists_every_mismatch_at_once() -> None:
 def test_attaching_for_adapters_asks_for_the_flags_that_take_them() -> None:
     with FakeVLLM() as fake:
         fake.answers["/server_info"] = 200, json.dumps({"vllm_config": {"model_config": {}}, "vllm_env": {}})
-        problems = "\n".join(VLLMServer(fake.url).attach_problems(adapters=(16, 2)))
+        problems = "\n".join(attach_problems(VLLMServer(fake.url), adapters=(16, 2)))
     for part in ("--enable-lora --max-lora-rank 16", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"):
         assert part in problems
 
@@ -221,7 +222,7 @@ def test_an_adapter_that_is_not_there_may_come_and_a_route_that_is_not_there_wil
 
 
 def test_attaching_to_nothing_says_so() -> None:
-    (problem,) = VLLMServer("http://127.0.0.1:9").attach_problems()
+    (problem,) = attach_problems(VLLMServer("http://127.0.0.1:9"))
     assert "does not answer /health" in problem
 
 

@@ -1,13 +1,55 @@
-"""How a vLLM server that someone else started differs from what a run needs, read from its /server_info.
-
-Each mismatch is one line with the flag that mends it; `VLLMServer.attach_problems` asks the server and lists them all.
-"""
+"""What keeps a vLLM server that someone else started from being used: each mismatch with the flag that mends it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-RUNTIME_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+from postrl.errors import ServerError, WaitTimeout
+from postrl.servers import RUNTIME_ADAPTERS, VLLMServer
+
+T = TypeVar("T")
+
+
+def attach_problems(
+    server: VLLMServer,
+    *,
+    model: str | None = None,
+    dtype: str | None = None,
+    max_model_len: int | None = None,
+    backend: str | None = None,
+    adapters: tuple[int, int] | None = None,
+) -> list[str]:
+    """Every mismatch at once; empty: the server can be used.
+
+    Args:
+        model: path or id that it should serve.
+        dtype: "float32" or "bfloat16".
+        max_model_len: tokens of prompt and completion that it must take.
+        backend: weight-transfer backend, "postrl_disk" or "nccl".
+        adapters: rank and number of the LoRA adapters that it must hold.
+    """
+    if not server.health():
+        return [f"{server.url} does not answer /health with 200: start it, or correct the URL"]
+    problems: list[str] = []
+
+    def ask(call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except (ServerError, WaitTimeout) as error:
+            problems.append(f"{error.message} ({error.hint})" if error.hint else error.message)
+            return None
+
+    if (info := ask(server.server_info)) is not None:
+        problems += config_problems(info, model=model, dtype=dtype, max_model_len=max_model_len, backend=backend)
+        problems += adapter_problems(info, rank=adapters[0], number=adapters[1]) if adapters else []
+    ask(server.weight_info)
+    paused = ask(server.is_paused)
+    if paused:
+        problems.append("it is paused, perhaps in the middle of a weight update of a run that died: restart it")
+    if paused is False:  # a paused server would not answer
+        ask(server.probe)
+    return [problem if server.url in problem else f"{server.url}: {problem}" for problem in problems]
 
 
 def config_problems(

@@ -23,7 +23,6 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 
-from postrl.attach import RUNTIME_ADAPTERS, adapter_problems, config_problems
 from postrl.errors import RequestRefused, ServerError, WaitTimeout
 from postrl.types import FinishReason, VersionSpan
 
@@ -44,6 +43,8 @@ MISSING_LOGP = -9999.0
 GENERATE = "/inference/v1/generate"
 MODELS = "/v1/models"
 LOAD_ADAPTER = "/v1/load_lora_adapter"
+RUNTIME_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+"""Variable of a server that opens the routes for adapters."""
 ADAPTER_PREFIX = "policy-"
 
 
@@ -297,49 +298,8 @@ class VLLMServer:
 
         return self._parse(GENERATE, self._send("POST", GENERATE, json=body, timeout=timeout), parse)
 
-    # -- attaching ---------------------------------------------------------------------------------------------------
-
-    def attach_problems(
-        self,
-        *,
-        model: str | None = None,
-        dtype: str | None = None,
-        max_model_len: int | None = None,
-        backend: str | None = None,
-        adapters: tuple[int, int] | None = None,
-    ) -> list[str]:
-        """What keeps this server, started by someone else, from being used; empty: nothing. Every mismatch at once.
-
-        Args:
-            model: path or id that it should serve.
-            dtype: "float32" or "bfloat16".
-            max_model_len: tokens of prompt and completion that it must take.
-            backend: weight-transfer backend, "postrl_disk" or "nccl".
-            adapters: rank and number of the LoRA adapters that it must hold.
-        """
-        if not self.health():
-            return [f"{self.url} does not answer /health with 200: start it, or correct the URL"]
-        problems: list[str] = []
-
-        def ask(call: Callable[[], T]) -> T | None:
-            try:
-                return call()
-            except (ServerError, WaitTimeout) as error:
-                problems.append(f"{error.message} ({error.hint})" if error.hint else error.message)
-                return None
-
-        if (info := ask(self.server_info)) is not None:
-            problems += config_problems(info, model=model, dtype=dtype, max_model_len=max_model_len, backend=backend)
-            problems += adapter_problems(info, rank=adapters[0], number=adapters[1]) if adapters else []
-        ask(self.weight_info)
-        paused = ask(self.is_paused)
-        if paused:
-            problems.append("it is paused, perhaps in the middle of a weight update of a run that died: restart it")
-        if paused is False:  # a paused server would not answer
-            ask(self._probe)
-        return [problem if self.url in problem else f"{self.url}: {problem}" for problem in problems]
-
-    def _probe(self) -> None:
+    def probe(self) -> None:
+        """Generate one token. Raises ServerError when it comes without log-probs or weight versions."""
         body = {"token_ids": [0], "sampling_params": sampling_params(seed=0, temperature=1.0, max_tokens=1)}
         completion = self._parse(GENERATE, self._send("POST", GENERATE, json=body, timeout=120), parse_completion)
         if not completion.version_spans or any(math.isnan(logp) for logp in completion.logps):

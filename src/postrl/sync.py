@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from postrl.attach import attach_problems
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import CanaryError, ServerError
@@ -223,7 +224,8 @@ def server_transport(
 
 def _attach_problems(server: VLLMServer, config: GRPOConfig, connections: Connections) -> Iterator[str]:
     rank = connections.adapter_rank
-    yield from server.attach_problems(
+    yield from attach_problems(
+        server,
         backend=None if rank else connections.backend,
         adapters=(rank, config.max_loras) if rank else None,
         dtype=connections.server_dtype,

@@ -21,12 +21,11 @@ from typing import Any
 import pytest
 
 from helpers import tiny_model, tiny_model_dir
-from postrl.attach import RUNTIME_ADAPTERS
 from postrl.config import GRPOConfig
 from postrl.launch.adapters import AdapterPlan
 from postrl.launch.process import ChildProcess
 from postrl.launch.vllm import adapter_flags
-from postrl.servers import VLLMServer
+from postrl.servers import RUNTIME_ADAPTERS, VLLMServer
 from postrl.weights.canary import as_pushed
 from postrl.weights.disk import DiskTransport, allowed_folders
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers import tiny_model, tiny_tokenizer
+from postrl.attach import attach_problems
 from postrl.config import GRPOConfig
 from postrl.errors import CanaryError
 from postrl.learning.learner import Learner
@@ -171,8 +172,8 @@ def test_a_server_that_gets_another_adapter_than_the_learner_has_is_found(adapte
 
 
 def test_attaching_finds_a_server_for_adapters_good_and_one_for_more_of_them_not(adapted: Adapted) -> None:
-    assert adapted.server.attach_problems(dtype="float32", adapters=(4, 3)) == []
-    problems = adapted.server.attach_problems(adapters=(16, 4))
+    assert attach_problems(adapted.server, dtype="float32", adapters=(4, 3)) == []
+    problems = attach_problems(adapted.server, adapters=(16, 4))
     assert [problem.partition(": ")[2] for problem in problems] == [
         "its max_lora_rank is 8, and the run needs 16: start it with --max-lora-rank 16",
         "its max_loras is 3, and the run needs 4: start it with --max-loras 4",

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from helpers import tiny_tokenizer
+from postrl.attach import attach_problems
 from postrl.errors import CanaryError, ServerError
 from postrl.servers import NOT_OURS, Completion, generation_client
 from postrl.types import VersionSpan
@@ -241,10 +242,10 @@ def test_restore_brings_a_fresh_server_to_what_was_published_last(bfloat16_serve
 def test_attaching_to_a_good_server_finds_no_problem_and_to_a_paused_one_does(float32_server: Live) -> None:
     server = float32_server.server
     wanted = {"dtype": "float32", "max_model_len": 512, "backend": "postrl_disk"}
-    assert server.attach_problems(**wanted) == []  # type: ignore[arg-type]
+    assert attach_problems(server, **wanted) == []  # type: ignore[arg-type]
     server.pause("keep", clear_cache=True)
     try:
-        (problem,) = server.attach_problems(**wanted)  # type: ignore[arg-type]
+        (problem,) = attach_problems(server, **wanted)  # type: ignore[arg-type]
         assert "paused" in problem
     finally:
         server.resume()

@@ -16,13 +16,13 @@ from typing import Literal
 
 import psutil
 
-from postrl.attach import RUNTIME_ADAPTERS
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
 from postrl.launch.ports import LOOPBACK
+from postrl.servers import RUNTIME_ADAPTERS
 from postrl.weights.disk import allowed_folders
 from postrl.weights.vllm_auth import TOKEN_VARIABLE
 
