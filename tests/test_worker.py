@@ -31,8 +31,10 @@ from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, derive_seed
 from postrl.run_folder import RunFolder
 from postrl.sources import RemoteSource
+from postrl.streaming import StreamingWorker
 from postrl.types import Prompt, VersionSpan
-from postrl.worker import Job, RolloutWorker, _serve, build_worker
+from postrl.worker import Job, RolloutWorker, build_worker
+from postrl.worker_process import serve
 
 TOKENIZER = tiny_tokenizer()
 
@@ -58,10 +60,21 @@ class Scripted:
     before: Callable[[int], None] = lambda nth: None
 
     async def sample(self, requests: Sequence[Request]):
+        before = len(self.asked)
         self.asked += requests
         for nth, index in enumerate(self.order(len(requests))):
-            await asyncio.to_thread(self.before, nth)
-            yield index, self.script(index, requests[index])
+            await asyncio.to_thread(self.before, before + nth)
+            yield index, self.script(before + index, requests[index])
+
+    def hold(self) -> None: ...
+
+    def release(self, version: int) -> None: ...
+
+    def describe(self) -> str:
+        return "a script"
+
+    async def gauges(self) -> dict[str, float]:
+        return {}
 
 
 def letters(completions, goal, **columns):
@@ -112,7 +125,7 @@ def serving(
 ) -> Iterator[RemoteSource]:
     """A worker in a thread; yields the learner's end of it."""
     chosen = config(**options)
-    worker = RolloutWorker(
+    worker = StreamingWorker(
         chosen,
         train=prompts(5),
         evaluate=prompts(evaluate) if evaluate else None,
@@ -121,13 +134,20 @@ def serving(
         tokenizer=TOKENIZER,
     )
     address = f"unix:{tmp_path}/w"
-    thread = threading.Thread(target=lambda: asyncio.run(_serve(worker, 5, address)), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(serve(worker, 5, address)), daemon=True)
     thread.start()
     source = RemoteSource(address, chosen)
     yield source
     source.close()
     thread.join(30)
     assert not thread.is_alive(), "the worker did not end when its learner left"
+
+
+def next_groups(source: RemoteSource, version: int):
+    """As the learner does: publish, then ask."""
+    with source.pushing(version):
+        pass
+    return source.groups(version + 1, version)
 
 
 def abc(index: int, request: Request) -> Sampled:
@@ -140,7 +160,7 @@ def abc(index: int, request: Request) -> Sampled:
 def test_groups_are_whole_scored_and_in_order_whatever_order_they_finish_in(tmp_path):
     sampler = Scripted(abc, order=lambda n: reversed(range(n)))
     with serving(tmp_path, sampler, seed=7, temperature=0.5, stop=["!"]) as source:
-        groups, metrics = source.groups(1, 4)
+        groups, metrics = next_groups(source, 4)
     assert [(group.prompt_id, group.group_id, group.prompt, group.columns) for group in groups] == [
         ("rows:0", 0, "p0", {"goal": "a"}),
         ("rows:1", 1, "p1", {"goal": "b"}),
@@ -177,14 +197,14 @@ def test_a_group_is_scored_while_others_are_still_sampled(tmp_path):
             raise AssertionError("the first group was not scored within a minute")
 
     with serving(tmp_path, Scripted(abc, before=before), leaves_a_trace) as source:
-        groups, _ = source.groups(1, 0)
+        groups, _ = next_groups(source, 0)
     assert len(groups) == 2
 
 
 def test_a_reward_that_compares_sees_the_whole_step(tmp_path):
     sampler = Scripted(lambda index, request: said("a" * (index + 1)))
     with serving(tmp_path, sampler, longest, reward_batch="step", evaluate=2) as source:
-        groups, metrics = source.groups(1, 0)
+        groups, metrics = next_groups(source, 0)
         _, evaluation = source.evaluate(0)
     assert [[rollout.reward for rollout in group.rollouts] for group in groups] == [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     assert metrics["reward/longest/mean"] == [1.0, 6.0]
@@ -193,7 +213,7 @@ def test_a_reward_that_compares_sees_the_whole_step(tmp_path):
 
 def test_a_group_that_nothing_could_score_is_stored_and_not_trained_on(tmp_path):
     with serving(tmp_path, Scripted(abc), undecided) as source:
-        groups, metrics = source.groups(1, 0)
+        groups, metrics = next_groups(source, 0)
     assert [{rollout.dropped for rollout in group.rollouts} for group in groups] == [{"unscored"}, {None}]
     assert metrics["group/unscored"] == 1.0
     assert metrics["reward/undecided/status/none"] == [3.0, 6.0]
@@ -203,18 +223,18 @@ def test_a_group_that_nothing_could_score_is_stored_and_not_trained_on(tmp_path)
 def test_prompts_follow_each_other_over_epochs(tmp_path):
     with serving(tmp_path, Scripted(abc)) as source:
         assert source.num_prompts == 5
-        ids = [[group.prompt_id for group in source.groups(step, 0)[0]] for step in (1, 2, 3)]
+        ids = [[group.prompt_id for group in next_groups(source, step)[0]] for step in (0, 1, 2)]
     assert ids == [["rows:0", "rows:1"], ["rows:2", "rows:3"], ["rows:4", "rows:0"]]
 
 
 def test_the_place_in_the_data_travels_as_json_and_continues_in_another_worker(tmp_path):
     with serving(tmp_path, Scripted(abc)) as source:
-        source.groups(1, 0)
+        next_groups(source, 0)
         state = source.state()
     (tmp_path / "w").unlink()
     with serving(tmp_path, Scripted(abc)) as source:
-        source.load_state(state)
-        groups, metrics = source.groups(2, 1)
+        source.load_state(*state)
+        groups, metrics = next_groups(source, 1)
         assert [(group.prompt_id, group.group_id) for group in groups] == [("rows:2", 2), ("rows:3", 3)]
         assert metrics["epoch"] == 4 / 5
 
@@ -238,11 +258,11 @@ def test_evaluation_is_one_greedy_completion_for_each_prompt(tmp_path):
 
 def test_a_reward_that_fails_beyond_its_budget_is_the_learners_error_and_the_worker_serves_on(tmp_path):
     with serving(tmp_path, Scripted(abc), fails, evaluate=1) as source:
-        for ask in (lambda: source.groups(1, 0), lambda: source.evaluate(0)):
+        for ask in (lambda: next_groups(source, 0), lambda: source.evaluate(0)):
             with pytest.raises(RewardError, match="no such luck") as caught:
                 ask()
             assert "--reward-error-budget" in caught.value.hint
-        assert source.state()["taken"] == {"": 2}
+        assert source.state()[0]["taken"] == {"": 2}
 
 
 def test_a_sampler_that_fails_is_the_learners_error(tmp_path):
@@ -253,7 +273,7 @@ def test_a_sampler_that_fails_is_the_learners_error(tmp_path):
 
     with serving(tmp_path, Scripted(script)) as source:
         with pytest.raises(ServerError, match="vLLM server 0 went away") as caught:
-            source.groups(1, 0)
+            next_groups(source, 0)
         assert caught.value.hint == "see its log"
 
 
@@ -266,16 +286,16 @@ def test_more_than_one_missing_log_prob_in_a_hundred_is_refused(tmp_path, missin
     with serving(tmp_path, Scripted(script)) as source:
         if refused:
             with pytest.raises(ServerError, match="2 of 150 tokens came without a log-prob"):
-                source.groups(1, 0)
+                next_groups(source, 0)
         else:
-            source.groups(1, 0)
+            next_groups(source, 0)
 
 
 def test_a_place_in_other_data_is_refused(tmp_path):
     with serving(tmp_path, Scripted(abc)) as source:
-        state = source.state()
+        state, finished = source.state()
         with pytest.raises(DataError, match="not the one that the checkpoint was made with"):
-            source.load_state({**state, "prompts": 1})
+            source.load_state({**state, "prompts": 1}, finished)
 
 
 def test_a_request_that_it_does_not_know_is_an_error(tmp_path):
@@ -294,11 +314,11 @@ def test_a_bug_in_the_worker_travels_as_what_it_is(tmp_path):
         serving(tmp_path, Scripted(script)) as source,
         pytest.raises(PostrlError, match="ZeroDivisionError: by zero"),
     ):
-        source.groups(1, 0)
+        next_groups(source, 0)
 
 
 def test_another_version_of_the_protocol_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("postrl.worker.PROTOCOL", 99)
+    monkeypatch.setattr("postrl.worker_process.PROTOCOL", 99)
     with pytest.raises(ProtocolError, match="speaks protocol 99"), serving(tmp_path, Scripted(abc)):
         pass
 
@@ -309,6 +329,7 @@ def test_another_version_of_the_protocol_is_refused(tmp_path, monkeypatch):
 def test_a_data_set_brings_its_own_reward_and_its_size_is_noted(tmp_path):
     folder = RunFolder(tmp_path)
     worker, train = build_worker(
+        RolloutWorker,
         GRPOConfig(dataset=["arithmetic"], eval_dataset="arithmetic:eval", eval_prompts=7),
         TOKENIZER,
         Scripted(abc),
@@ -326,7 +347,7 @@ def test_rows_and_functions_of_a_script_go_first(tmp_path):
     rows = [{"prompt": "one", "goal": "x"}, {"prompt": "two", "goal": "y"}]
     job = Job(rewards=[resolve(letters)], train=rows)
     worker, train = build_worker(
-        GRPOConfig(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job
+        RolloutWorker, GRPOConfig(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job
     )
     worker.close()
     assert worker.rewards.names == ("letters",)
@@ -341,7 +362,9 @@ def test_several_data_sets_are_each_scored_by_their_own_reward(tmp_path):
         dataset=["arithmetic", "gsm8k"], dataset_path=[f"gsm8k={tmp_path}/gsm8k.jsonl"], prompts_per_step=81
     )
     tokenizer = tiny_tokenizer()
-    worker, _ = build_worker(settings, tokenizer, Scripted(lambda index, request: said("#### 7")), folder)
+    worker, _ = build_worker(
+        RolloutWorker, settings, tokenizer, Scripted(lambda index, request: said("#### 7")), folder
+    )
     with contextlib.closing(worker):
         groups, metrics = asyncio.run(worker.groups(0))
     assert {(group.prompt_id.split(":")[0], *group.rollouts[0].rewards) for group in groups} == {
@@ -356,7 +379,9 @@ def test_several_data_sets_are_each_scored_by_their_own_reward(tmp_path):
 
 def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of_its_own(tmp_path):
     job = Job(rewards=[resolve(longest)])
-    worker, train = build_worker(config(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job)
+    worker, train = build_worker(
+        RolloutWorker, config(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job
+    )
     worker.close()
     assert worker.rewards.names == ("longest",)
     assert {prompt.rewards for prompt in train.prompts} == {()}
@@ -365,7 +390,9 @@ def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of
 def test_the_reward_of_the_evaluation_set_is_there_too(tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "3 + 4?", "answer": "#### 7"}) + "\n")
     settings = config(dataset=["gsm8k"], dataset_path=[str(tmp_path / "test.jsonl")], eval_dataset="arithmetic", seed=1)
-    worker, _ = build_worker(settings, TOKENIZER, Scripted(lambda index, request: said("7")), RunFolder(tmp_path))
+    worker, _ = build_worker(
+        RolloutWorker, settings, TOKENIZER, Scripted(lambda index, request: said("7")), RunFolder(tmp_path)
+    )
     with contextlib.closing(worker):
         groups, _ = asyncio.run(worker.evaluate(0))
     assert {tuple(group.rollouts[0].statuses) for group in groups} == {("arithmetic",)}
@@ -377,7 +404,7 @@ def test_options_and_settings_reach_the_reward(tmp_path):
         reward=["arithmetic", "soft_overlong"], reward_arg=["soft_overlong.cache=16"], reward_weights=[1, 0.5]
     )
     sampler = Scripted(lambda index, request: said("7777777"))  # 7 tokens and the end of turn, of 16
-    worker, _ = build_worker(settings, TOKENIZER, sampler, RunFolder(tmp_path), job=job)
+    worker, _ = build_worker(RolloutWorker, settings, TOKENIZER, sampler, RunFolder(tmp_path), job=job)
     with contextlib.closing(worker):
         groups, _ = asyncio.run(worker.groups(0))
     lengths = {len(r.completion_ids) for group in groups for r in group.rollouts}
@@ -387,7 +414,7 @@ def test_options_and_settings_reach_the_reward(tmp_path):
 def test_data_without_a_reward_needs_one(tmp_path):
     job = Job(train=[{"prompt": "one"}])
     with pytest.raises(UsageError, match="no reward is given, and train has none of its own"):
-        build_worker(GRPOConfig(), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job)
+        build_worker(RolloutWorker, GRPOConfig(), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job)
 
 
 # -- a process of its own ----------------------------------------------------------------------------------------------
@@ -437,10 +464,9 @@ def test_a_worker_process_serves_until_its_learner_leaves(tmp_path):
     ) as around:
         source = RemoteSource(around.connections.worker, settings)
         assert source.num_prompts > 0
-        assert source.state()["taken"] == {"": 0}
+        assert source.state()[0]["taken"] == {"": 0}
         source.close()
-        (worker,) = around.children.children
-        assert worker.wait(60) == 0
+        assert around.worker.process.wait(60) == 0
         around.check()  # it may finish
     code = "import sys; from postrl.connections import Connections; sys.stdout.write(Connections.from_env().worker)"
     done = subprocess.run(

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from postrl.config import GRPOConfig
 from postrl.errors import DataError
 from postrl.types import Prompt
 
@@ -15,6 +16,13 @@ from postrl.types import Prompt
 def steps_for_epochs(num_prompts: int, prompts_per_step: int, epochs: float) -> int:
     """Steps that pass `epochs` times over the prompts; the last step may reach into the next epoch. At least 1."""
     return max(1, math.ceil(round(epochs * num_prompts / prompts_per_step, 9)))
+
+
+def planned_steps(config: GRPOConfig, num_prompts: int) -> int:
+    """Steps of a run that generates: max_steps, else what num_train_epochs needs."""
+    if config.max_steps > 0:
+        return config.max_steps
+    return steps_for_epochs(num_prompts, config.prompts_per_step, config.num_train_epochs)
 
 
 class PromptStream:

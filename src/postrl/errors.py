@@ -4,6 +4,7 @@ PostrlError                 anything postrl itself can explain; exit code 1
 ├── UsageError              the command line, a config file or an argument is wrong; exit code 2
 ├── DataError               a data set, a column or a row is not usable
 ├── RewardError             a reward function cannot be loaded, or fails beyond its budget
+├── RolloutError            nothing that can be trained on comes any more
 ├── ServerError             a vLLM server cannot start, answers wrongly or went away
 ├── CanaryError             a server does not hold the weights that were pushed to it
 ├── ChildError              a child process of the run died
@@ -41,6 +42,10 @@ class DataError(PostrlError, ValueError):
 
 class RewardError(PostrlError):
     """A reward function cannot be loaded, or it fails more often than `reward_error_budget` allows."""
+
+
+class RolloutError(PostrlError):
+    """Nothing that can be trained on comes any more: everything is dropped, or has no reward."""
 
 
 class ServerError(PostrlError):

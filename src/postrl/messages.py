@@ -18,6 +18,7 @@ import socket
 import struct
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ import numpy as np
 from postrl.errors import PostrlError, WaitTimeout, error_from_wire
 from postrl.types import Group, Rollout, Segment, VersionSpan
 
-PROTOCOL = 2
+PROTOCOL = 3
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"PRL1"
 MAX_HEADER = 1 << 30
@@ -196,13 +197,15 @@ def connect(address: str, *, timeout: float) -> Channel:
     """Open a channel, waiting up to `timeout` seconds for the other end to listen.
 
     Raises:
-        WaitTimeout: nothing listens there.
+        WaitTimeout: nothing listens there, or nothing ever will: the folder of the socket is gone.
     """
     deadline = time.monotonic() + timeout
     while True:
         try:
             return Channel(_connected(address), address)
         except OSError as error:
+            if address.startswith("unix:") and not Path(address.removeprefix("unix:")).parent.is_dir():
+                raise WaitTimeout(f"nothing will answer at {address} any more: its folder is gone") from error
             if time.monotonic() > deadline:
                 raise WaitTimeout(f"nothing answered at {address} within {timeout:.0f} s: {error}") from error
             time.sleep(0.05)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from postrl.algorithms.presets import Algorithm, resolve
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import UsageError
-from postrl.learning.checkpoint import checkpoints, load_checkpoint, seed_everything
+from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
 from postrl.learning.learner import Learner
 from postrl.learning.loading import (
     compute_dtype,
@@ -26,12 +27,13 @@ from postrl.learning.loading import (
     with_lora,
 )
 from postrl.learning.sharding import Ranks, this_rank
+from postrl.messages import decode, decode_groups, encode_groups
 from postrl.metrics import MetricsWriter, Trackers
 from postrl.rollout.embedded import EmbeddedSampler
 from postrl.run_folder import RunFolder
 from postrl.sources import LocalSource, RemoteSource, ReplaySource, Source, total_steps
 from postrl.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
-from postrl.worker import Job, build_worker
+from postrl.worker import Job, RolloutWorker, build_worker
 
 
 @dataclass
@@ -66,10 +68,21 @@ class Session:
     """The step to do next; later than 1 in a resumed run."""
     version: int = 0
     """Weight version: update phases completed."""
+    saved_step: int = 0
+    """The newest checkpoint of this run."""
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the learner."""
-        return {"version": self.version, "source": self.source.state() if self.source else {}}
+    def save(self, step: int) -> None:
+        """Write the checkpoint of a finished step (a collective)."""
+        position, finished = self.source.state() if self.source else ({}, [])
+        state = {"version": self.version, "source": position}
+        pending = encode_groups("pending", finished)
+        keep = self.config.save_total_limit
+        save_checkpoint(self.folder.checkpoints, step, self.learner, state, pending, keep=keep)
+        self.saved_step = step
+
+    def pushing(self) -> AbstractContextManager[None]:
+        """Around the publication of the weights: the source of groups is told of it."""
+        return self.source.pushing(self.version) if self.source else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -175,7 +188,7 @@ def _source(
     if connections.worker:
         return RemoteSource(connections.worker, config)
     assert sampler is not None
-    worker, train = build_worker(config, tokenizer, sampler, folder, job=given.job)
+    worker, train = build_worker(RolloutWorker, config, tokenizer, sampler, folder, job=given.job)
     return LocalSource(worker, len(train.prompts))
 
 
@@ -221,10 +234,11 @@ def _sync(
         sync = EmbeddedSync(learner, own)
         sampler.attach(own if own is not None else learner.policy.model, sync)
         return sync
+    adapters = connections.adapter_rank > 0
     if not learner.ranks.is_main:
-        return ServerSync(learner, None, [], tokenizer)
-    transport, servers = server_transport(config, connections, folder)
-    return ServerSync(learner, transport, servers, tokenizer)
+        return ServerSync(learner, None, [], tokenizer, adapters=adapters)
+    transport, servers = server_transport(config, connections, folder, learner.policy.peft_config)
+    return ServerSync(learner, transport, servers, tokenizer, adapters=adapters)
 
 
 def _sampling_copy(learner: Learner, dtype: str) -> Any:
@@ -260,9 +274,11 @@ def resume(session: Session, checkpoint: str | Path | None = None) -> None:
         raise UsageError(f"{path} is not a checkpoint", hint="give a folder such as RUN/checkpoints/step_000010")
     state = load_checkpoint(path, session.learner)
     session.version = int(state["version"])
-    session.first_step = int(state["step"]) + 1
+    session.saved_step = int(state["step"])
+    session.first_step = session.saved_step + 1
     if session.source is not None:
-        session.source.load_state(state["source"])
+        _, data, arrays = decode(load_pending(path))
+        session.source.load_state(state["source"], decode_groups(data, arrays))
         session.metrics.cut_after(int(state["step"]))
         folder.rewind(int(state["step"]))
         folder.note(_continuing(session, path))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from postrl.config import GRPOConfig
-from postrl.data_stream import steps_for_epochs
-from postrl.errors import UsageError
-from postrl.messages import PROTOCOL, Channel, ProtocolError, connect, decode_groups, encode
+from postrl.data_stream import planned_steps
+from postrl.errors import PostrlError, UsageError
+from postrl.messages import PROTOCOL, Channel, Message, ProtocolError, connect, decode_groups, encode, encode_groups
 from postrl.rewards.builtin import BUILTINS
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.types import Group
@@ -38,11 +39,15 @@ class Source(Protocol):
 
     def evaluate(self, version: int) -> tuple[list[Group], Metrics]: ...
 
-    def state(self) -> dict[str, Any]:
-        """The data position, for a checkpoint."""
+    def pushing(self, version: int) -> AbstractContextManager[None]:
+        """Around the publication of `version`: afterwards the samplers serve it."""
         ...
 
-    def load_state(self, state: Mapping[str, Any]) -> None: ...
+    def state(self) -> tuple[dict[str, Any], list[Group]]:
+        """The data position as JSON values, and the finished groups that wait to be trained on, for a checkpoint."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any], groups: Sequence[Group]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -62,11 +67,14 @@ class LocalSource:
     def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         return run_to_end(self.worker.evaluate(version))
 
-    def state(self) -> dict[str, Any]:
-        return self.worker.state()
+    def pushing(self, version: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.worker.load_state(dict(state))
+    def state(self) -> tuple[dict[str, Any], list[Group]]:
+        return self.worker.state(), self.worker.finished_groups()
+
+    def load_state(self, state: Mapping[str, Any], groups: Sequence[Group]) -> None:
+        self.worker.load_state(dict(state), groups)
 
     def close(self) -> None:
         self.worker.close()
@@ -83,42 +91,92 @@ def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class RemoteSource:
-    """The rollout worker in a process of its own, over the message protocol."""
+    """The rollout worker in a process of its own, over the message protocol.
+
+    One that dies is started anew by the launcher; it is then given the position of the last batch: what was begun since
+    is begun anew, and nothing is trained twice or lost.
+    """
 
     def __init__(self, address: str, config: GRPOConfig) -> None:
-        self.channel: Channel = connect(address, timeout=START_TIMEOUT)
+        self.address, self.config = address, config
         # The worker has its own deadlines and names what it waits for; this one is for a worker that hangs.
         calls = max(config.prompts_per_step, config.eval_prompts)  # of one function, one after the other
         scoring = calls * max(config.reward_timeout, SLOWEST_BUILTIN * config.num_generations)
-        self.timeout = 2 * (config.server_start_timeout + config.request_timeout) + scoring + 600.0
-        _, data, _ = self._ask("hello", timeout=START_TIMEOUT)
-        if data["protocol"] != PROTOCOL:
-            raise ProtocolError(
-                f"the rollout worker at {address} speaks protocol {data['protocol']}, this trainer {PROTOCOL}",
-                hint="both ends need the same postrl version",
-            )
+        self.timeout = 2 * (config.server_start_timeout + config.request_timeout) + config.stale_wait + scoring + 600.0
+        self.restarts = 0
+        """Times that the worker was lost and came again."""
+        self._position: dict[str, Any] | None = None
+        self._version: int | None = None
+        data = self._connect()
         self.num_prompts = int(data["num_prompts"])
         self.has_evaluation = bool(data["has_evaluation"])
 
+    def _connect(self) -> dict[str, Any]:
+        self.channel: Channel = connect(self.address, timeout=START_TIMEOUT)
+        _, data, _ = self._send(encode("hello"), "hello", START_TIMEOUT)
+        if data["protocol"] != PROTOCOL:
+            raise ProtocolError(
+                f"the rollout worker at {self.address} speaks protocol {data['protocol']}, this trainer {PROTOCOL}",
+                hint="both ends need the same postrl version",
+            )
+        return dict(data)
+
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
         _, data, arrays = self._ask("groups", {"step": step, "version": version}, timeout=self.timeout)
-        return decode_groups(data, arrays), data["metrics"]
+        self._position = data["position"]
+        return decode_groups(data, arrays), {**data["metrics"], "rollout/worker_restarts": float(self.restarts)}
 
     def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         _, data, arrays = self._ask("evaluate", {"version": version}, timeout=self.timeout)
         return decode_groups(data, arrays), data["metrics"]
 
-    def state(self) -> dict[str, Any]:
-        return dict(self._ask("state", timeout=60.0)[1]["state"])
+    @contextmanager
+    def pushing(self, version: int) -> Iterator[None]:
+        if self.config.in_flight != "keep":
+            self._ask("hold")
+        yield
+        self._version = version
+        self._ask("pushed", {"version": version})
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self._ask("load_state", {"state": dict(state)}, timeout=60.0)
+    def state(self) -> tuple[dict[str, Any], list[Group]]:
+        try:
+            _, data, arrays = self._ask("state", timeout=60.0 + self.config.server_start_timeout)
+        except PostrlError:
+            if self._position is None:
+                raise
+            return self._position, []  # the worker is gone for good: the run ends with what is known
+        return data["state"], decode_groups(data, arrays)
+
+    def load_state(self, state: Mapping[str, Any], groups: Sequence[Group]) -> None:
+        self._ask("load_state", message=encode_groups("load_state", list(groups), {"state": dict(state)}))
+        self._position = dict(state)
 
     def close(self) -> None:
         self.channel.close()
 
-    def _ask(self, kind: str, data: dict[str, Any] | None = None, *, timeout: float) -> Any:
-        return self.channel.request(encode(kind, data), timeout=timeout, waiting_for=f"{kind} from the rollout worker")
+    def _ask(
+        self, kind: str, data: dict[str, Any] | None = None, *, timeout: float = 60.0, message: bytes | None = None
+    ) -> Message:
+        """One request; asked again of the worker's successor where it is lost on the way."""
+        message = message or encode(kind, data)
+        for _ in range(self.config.worker_restarts):
+            try:
+                return self._send(message, kind, timeout)
+            except ProtocolError:
+                self._reconnect()
+        return self._send(message, kind, timeout)
+
+    def _send(self, message: bytes, kind: str, timeout: float) -> Message:
+        return self.channel.request(message, timeout=timeout, waiting_for=f"{kind} from the rollout worker")
+
+    def _reconnect(self) -> None:
+        self.channel.close()
+        self._connect()
+        self.restarts += 1
+        if self._position is not None:
+            self._send(encode_groups("load_state", [], {"state": self._position}), "load_state", 60.0)
+        if self._version is not None:
+            self._send(encode("pushed", {"version": self._version}), "pushed", 60.0)
 
 
 class ReplaySource:
@@ -142,10 +200,13 @@ class ReplaySource:
     def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         return [], {}
 
-    def state(self) -> dict[str, Any]:
-        return {}
+    def pushing(self, version: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def state(self) -> tuple[dict[str, Any], list[Group]]:
+        return {}, []
+
+    def load_state(self, state: Mapping[str, Any], groups: Sequence[Group]) -> None:
         return None
 
     def close(self) -> None:
@@ -156,6 +217,4 @@ def total_steps(config: GRPOConfig, source: Source) -> int:
     """How many steps the run has: max_steps, else what the epochs (or the stored steps) need."""
     if isinstance(source, ReplaySource):
         return min(config.max_steps, len(source.files)) if config.max_steps > 0 else len(source.files)
-    if config.max_steps > 0:
-        return config.max_steps
-    return steps_for_epochs(source.num_prompts, config.prompts_per_step, config.num_train_epochs)
+    return planned_steps(config, source.num_prompts)

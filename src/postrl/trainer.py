@@ -25,7 +25,6 @@ from postrl.connections import Connections
 from postrl.errors import UsageError
 from postrl.launch.script import finishing_on_ctrl_c, script_connections
 from postrl.learning.batch import make_batch
-from postrl.learning.checkpoint import save_checkpoint
 from postrl.learning.hub import push_model
 from postrl.learning.learner import UpdateReport
 from postrl.messages import decode, decode_groups, encode_groups
@@ -168,7 +167,8 @@ class GRPOTrainer:
     def sync_weights(self) -> None:
         """Publish the learner's weights; returns when every sampler serves them."""
         s = self.opened_session
-        self.sync_metrics = s.sync.publish(s.version)
+        with s.pushing():
+            self.sync_metrics = s.sync.publish(s.version)
 
     def report(self, step: int, groups: list[Group], batch: Batch, stats: UpdateReport) -> None:
         """Metrics, stored rollouts, evaluation and checkpoint of a finished step."""
@@ -183,7 +183,7 @@ class GRPOTrainer:
         self.times = {}
         self.last_step = last = last or self.reporter.should_stop()
         if last or (every.save_steps and step % every.save_steps == 0) or self.reporter.should_save():
-            save_checkpoint(s.folder.checkpoints, step, s.learner, s.state(), keep=every.save_total_limit)
+            s.save(step)
             self.callbacks.on_save(step)
 
     # -- around the loop -----------------------------------------------------------------------------------------------

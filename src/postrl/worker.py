@@ -2,37 +2,30 @@
 
     prompts -> requests -> sampler -> completions -> groups, scored as soon as they are whole -> the learner
 
-It runs in a process of its own next to vLLM servers (`worker_main`), so that parsing answers and waiting for rewards
-never holds the interpreter of a trainer rank; with the embedded engine it runs inside the trainer.
+With the embedded engine it runs inside the trainer, a step at a time. Next to vLLM servers it is a `StreamingWorker`
+(postrl/streaming.py) in a process of its own (postrl/worker_process.py), so that parsing answers and waiting for rewards
+never holds the interpreter of a trainer rank.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import pickle
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from postrl.config import GRPOConfig
-from postrl.connections import Connections
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
-from postrl.errors import ServerError, UsageError, error_to_wire
-from postrl.learning.loading import load_tokenizer, stop_tokens_of
-from postrl.lost_servers import run_servers
-from postrl.messages import PROTOCOL, ProtocolError, encode, encode_groups, read_message, write_message
+from postrl.errors import ServerError, UsageError
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.rows import scorable_rows
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
-from postrl.rollout.vllm import VLLMSampler
 from postrl.run_folder import RunFolder
 from postrl.types import Group, Prompt, Rollout
 
-logger = logging.getLogger(__name__)
 Metrics = dict[str, Any]
 MAX_MISSING_LOGPS = 0.01
 """Share of tokens without a sampler log-prob above which a batch is refused."""
@@ -46,6 +39,7 @@ class RolloutWorker:
         sampler: where completions come from.
         rewards: what scores them.
         tokenizer: decodes completions.
+        note: writes a line for the person at the terminal.
     """
 
     def __init__(
@@ -57,10 +51,12 @@ class RolloutWorker:
         sampler: Sampler,
         rewards: RewardRunner,
         tokenizer: Any,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.config, self.sampler, self.rewards, self.tokenizer = config, sampler, rewards, tokenizer
+        self.config, self.sampler, self.rewards, self.tokenizer, self.note = config, sampler, rewards, tokenizer, note
         self.stream = PromptStream(train.prompts, seed=config.seed, shuffle=config.shuffle, weights=train.weights)
         self.evaluation = evaluate
+        self.sampling = Sampling(config.temperature, config.max_completion_length, tuple(config.stop))
 
     async def groups(self, version: int) -> tuple[list[Group], Metrics]:
         """The scored groups of the next step, sampled from weights of `version`.
@@ -69,14 +65,9 @@ class RolloutWorker:
             RewardError: rewards failed more often than the budget allows.
             ServerError: completions could not be had, or came without log-probs.
         """
-        sampling = Sampling(self.config.temperature, self.config.max_completion_length, tuple(self.config.stop))
         prompts = self.stream.next(self.config.prompts_per_step)
-        groups, times = await self._sample(prompts, self.config.num_generations, sampling, version)
-        self.rewards.check_budget(groups, self.config.reward_error_budget)
-        _check_logps(groups)
-        dropped = drop_unscored(groups)
-        metrics = {**self.rewards.metrics(groups), **times, "epoch": self.stream.epoch, **self._counters()}
-        return groups, {**metrics, "group/unscored": float(dropped)}
+        groups, times = await self._sample(prompts, self.config.num_generations, self.sampling, version)
+        return groups, {**self._accept(groups), **times}
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         """One greedy completion for each prompt of the evaluation set, scored.
@@ -85,8 +76,7 @@ class RolloutWorker:
             RewardError, ServerError: as for `groups`.
         """
         prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
-        sampling = Sampling(0.0, self.config.max_completion_length, tuple(self.config.stop))
-        groups, _ = await self._sample(prompts, 1, sampling, version)
+        groups, _ = await self._sample(prompts, 1, replace(self.sampling, temperature=0.0), version)
         self.rewards.forget_logged()  # the next step reports its own
         self.rewards.check_budget(groups, self.config.reward_error_budget)
         scores = [r.reward for g in groups for r in g.rollouts if r.reward is not None]
@@ -99,16 +89,24 @@ class RolloutWorker:
             f"eval/{name}/truncated_frac": (sum(cut), float(len(cut))),
         }
 
+    def _accept(self, groups: list[Group]) -> Metrics:
+        """Check what a step is to be trained on, leave out what could not be scored, and say how it went."""
+        self.rewards.check_budget(groups, self.config.reward_error_budget)
+        _check_logps(groups)
+        dropped = drop_unscored(groups)
+        metrics = {**self.rewards.metrics(groups), "epoch": self.stream.epoch, **self._counters()}
+        return {**metrics, "group/unscored": float(dropped)}
+
     async def _sample(
         self, prompts: Sequence[tuple[int, Prompt]], per_prompt: int, sampling: Sampling, version: int
     ) -> tuple[list[Group], Metrics]:
         """Sample all, score each group as soon as it is whole, and all of them by what compares them."""
         started = time.monotonic()
-        groups = [Group(p.prompt_id, gid, p.text, p.messages, p.columns, [], p.rewards) for gid, p in prompts]
+        groups = [new_group(gid, prompt) for gid, prompt in prompts]
         requests = [
-            Request(p.token_ids, derive_seed(self.config.seed, gid, p.prompt_id, i), sampling, version)
-            for gid, p in prompts
-            for i in range(per_prompt)
+            request
+            for group, (_, prompt) in zip(groups, prompts, strict=True)
+            for request in self._requests(group, prompt, per_prompt, sampling, version)
         ]
         scoring: list[asyncio.Task[None]] = []
         try:
@@ -117,8 +115,7 @@ class RolloutWorker:
                     group = groups[index // per_prompt]
                     group.rollouts.append(self._rollout(prompts[index // per_prompt][1], index % per_prompt, sampled))
                     if len(group.rollouts) == per_prompt:
-                        group.rollouts.sort(key=lambda rollout: rollout.sample_index)
-                        scoring.append(asyncio.create_task(self.rewards.score(group)))
+                        scoring.append(asyncio.create_task(self._score(group)))
             generated = time.monotonic()
             await asyncio.gather(*scoring)
             await self.rewards.score_step(groups)
@@ -126,6 +123,17 @@ class RolloutWorker:
             for task in scoring:
                 task.cancel()
         return groups, {"time/generate": generated - started, "time/score": time.monotonic() - generated}
+
+    def _requests(
+        self, group: Group, prompt: Prompt, number: int, sampling: Sampling, version: int, attempt: int = 0
+    ) -> list[Request]:
+        """One request for each completion of a group."""
+        seeds = [derive_seed(self.config.seed, group.group_id, prompt.prompt_id, i, attempt) for i in range(number)]
+        return [Request(prompt.token_ids, seed, sampling, version) for seed in seeds]
+
+    async def _score(self, group: Group) -> None:
+        group.rollouts.sort(key=lambda rollout: rollout.sample_index)
+        await self.rewards.score(group)
 
     def _rollout(self, prompt: Prompt, sample_index: int, sampled: Sampled) -> Rollout:
         return Rollout(
@@ -147,11 +155,25 @@ class RolloutWorker:
         """Where the data stands, as JSON values."""
         return self.stream.state()
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def finished_groups(self) -> list[Group]:
+        """Groups that are finished and not yet trained on, which a checkpoint keeps: here none."""
+        return []
+
+    def load_state(self, state: dict[str, Any], groups: Sequence[Group] = ()) -> None:
+        """Continue where `state` and `finished_groups` were taken.
+
+        Raises:
+            DataError: they were taken from other prompts.
+        """
         self.stream.load_state(state)
 
     def close(self) -> None:
         self.rewards.close()
+
+
+def new_group(group_id: int, prompt: Prompt) -> Group:
+    """The group of a prompt, still without rollouts."""
+    return Group(prompt.prompt_id, group_id, prompt.text, prompt.messages, prompt.columns, [], prompt.rewards)
 
 
 def drop_unscored(groups: Sequence[Group]) -> int:
@@ -173,9 +195,12 @@ def _check_logps(groups: Sequence[Group]) -> None:
         )
 
 
+W = TypeVar("W", bound=RolloutWorker)
+
+
 def build_worker(
-    config: GRPOConfig, tokenizer: Any, sampler: Sampler, folder: RunFolder, *, job: Job | None = None
-) -> tuple[RolloutWorker, PromptSet]:
+    kind: type[W], config: GRPOConfig, tokenizer: Any, sampler: Any, folder: RunFolder, *, job: Job | None = None
+) -> tuple[W, PromptSet]:
     """Load the data, resolve the rewards and put the worker together; what was left out of the data is noted.
 
     Raises:
@@ -201,9 +226,16 @@ def build_worker(
 
         folder.note(f"model-written code runs in the sandbox {choose(config.sandbox).about}")
     rewards = RewardRunner.for_run(specs, config, log_path=folder.logs / "rewards.log")
-    return RolloutWorker(
-        config, train=train, evaluate=evaluate, sampler=sampler, rewards=rewards, tokenizer=tokenizer
-    ), train
+    worker = kind(
+        config,
+        train=train,
+        evaluate=evaluate,
+        sampler=sampler,
+        rewards=rewards,
+        tokenizer=tokenizer,
+        note=folder.note,
+    )
+    return worker, train
 
 
 def _rewards(config: GRPOConfig, job: Job, sets: Sequence[PromptSet]) -> list[RewardSpec]:
@@ -232,77 +264,3 @@ class Job:
         import cloudpickle
 
         return bytes(cloudpickle.dumps(self))
-
-
-# -- the process of its own --------------------------------------------------------------------------------------------
-
-
-def worker_main(run_dir: str) -> int:
-    """`postrl worker RUN`: listen at the address in the environment and serve one learner until it closes."""
-    from postrl.launch.process import read_stdin
-
-    folder = RunFolder(run_dir)
-    config = GRPOConfig.from_yaml(folder.config)
-    connections = Connections.from_env()
-    content = read_stdin()
-    job: Job = pickle.loads(content) if content else Job()  # from the parent's pipe, never from the network
-    path = connections.model_path or config.model
-    tokenizer = job.tokenizer or load_tokenizer(config, path)
-    sampler = VLLMSampler(
-        run_servers(connections, folder.weights),
-        stop_token_ids=stop_tokens_of(config, path, tokenizer),
-        request_timeout=config.request_timeout,
-        patience=config.request_timeout + config.server_start_timeout,
-    )
-    worker, train = build_worker(config, tokenizer, sampler, folder, job=job)
-    try:
-        asyncio.run(_serve(worker, len(train.prompts), connections.worker or ""))
-    finally:
-        worker.close()
-    return 0
-
-
-async def _serve(worker: RolloutWorker, num_prompts: int, address: str) -> None:
-    await worker.rewards.start()
-    finished = asyncio.Event()
-
-    async def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while (message := await read_message(reader)) is not None:
-                await write_message(writer, await _answer(worker, num_prompts, *message))
-        finally:
-            writer.close()
-            finished.set()
-
-    if address.startswith("unix:"):
-        server = await asyncio.start_unix_server(session, address.removeprefix("unix:"))
-    else:
-        host, _, port = address.removeprefix("tcp:").rpartition(":")
-        server = await asyncio.start_server(session, host, int(port))
-    async with server:
-        await finished.wait()
-
-
-async def _answer(worker: RolloutWorker, num_prompts: int, kind: str, data: dict[str, Any], arrays: Any) -> bytes:
-    """One request of the learner. What goes wrong travels back as an error, so that the learner can save and stop."""
-    try:
-        if kind == "groups":
-            groups, metrics = await worker.groups(int(data["version"]))
-            return encode_groups("groups", groups, {"metrics": metrics})
-        if kind == "evaluate":
-            groups, metrics = await worker.evaluate(int(data["version"]))
-            return encode_groups("groups", groups, {"metrics": metrics})
-        if kind == "state":
-            return encode("state", {"state": worker.state()})
-        if kind == "load_state":
-            worker.load_state(data["state"])
-            return encode("done")
-        if kind == "hello":
-            return encode(
-                "hello",
-                {"protocol": PROTOCOL, "num_prompts": num_prompts, "has_evaluation": worker.evaluation is not None},
-            )
-        raise ProtocolError(f"the learner asked for {kind!r}, which this rollout worker does not know")
-    except Exception as error:
-        logger.exception("the request %r failed", kind)
-        return encode("error", error_to_wire(error))

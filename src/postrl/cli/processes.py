@@ -25,7 +25,7 @@ def learner(run_dir: RunDir, debug: bool = False) -> None:
 def worker(run_dir: RunDir, debug: bool = False) -> None:
     """The rollout worker of the run in RUN_DIR."""
     from postrl.run_folder import RunFolder
-    from postrl.worker import worker_main
+    from postrl.worker_process import worker_main
 
     with RunFolder(run_dir).reporting_errors("worker"):
         code = worker_main(str(run_dir))

@@ -2,7 +2,8 @@
 
 RUN/checkpoints/step_000010/
     learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank
-    state.json    step, weight version, optimizer steps, data position, pending groups
+    state.json    step, weight version, optimizer steps, data position
+    pending.bin   finished groups that wait to be trained on: a message of postrl.messages
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ from postrl.errors import PostrlError
 from postrl.learning.learner import Learner
 
 STATE = "state.json"
+PENDING = "pending.bin"
 WRITING = ".writing-"
 _OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
-def save_checkpoint(folder: Path, step: int, learner: Learner, state: dict[str, Any], *, keep: int | None) -> Path:
+def save_checkpoint(
+    folder: Path, step: int, learner: Learner, state: dict[str, Any], pending: bytes = b"", *, keep: int | None
+) -> Path:
     """Write checkpoint `step` and delete the oldest beyond `keep` (a collective).
+
+    Args:
+        state: JSON values; pending: bytes to keep beside them, see `load_pending`.
 
     Raises:
         PostrlError: the disk is full or not writable; earlier checkpoints are intact.
@@ -50,6 +57,7 @@ def save_checkpoint(folder: Path, step: int, learner: Learner, state: dict[str, 
         with _quiet():
             dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))  # type: ignore[attr-defined]
         if learner.ranks.is_main:
+            (temporary / PENDING).write_bytes(pending)
             (temporary / STATE).write_text(json.dumps({**state, "step": step, "updates": learner.updates}))
             _sync_to_disk(temporary)
             shutil.rmtree(target, ignore_errors=True)
@@ -101,6 +109,11 @@ def checkpoints(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
     found = (path for path in folder.glob("step_*") if (path / STATE).exists())
     return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+
+
+def load_pending(path: Path) -> bytes:
+    """The `pending` of a checkpoint."""
+    return (path / PENDING).read_bytes()
 
 
 def read_state(path: Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class Sampled:
     logps: list[float]
     version_spans: list[VersionSpan]
     finish_reason: FinishReason
+    """"abort": it was given up, and the other fields are empty."""
 
 
 class Sampler(Protocol):
@@ -49,6 +50,26 @@ class Sampler(Protocol):
 
     def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """Yield (index of the request, completion) in the order they finish."""
+        ...
+
+
+class ServerSampler(Sampler, Protocol):
+    """A sampler beside the learner, whose weights change while it samples."""
+
+    def hold(self) -> None:
+        """Ask for nothing new until `release`: the weights are about to change."""
+        ...
+
+    def release(self, version: int) -> None:
+        """They have changed: the samplers serve `version`."""
+        ...
+
+    def describe(self) -> str:
+        """What it is doing, in a few words."""
+        ...
+
+    async def gauges(self) -> dict[str, float]:
+        """Metrics of its own."""
         ...
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
 
 from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout
 from postrl.lost_servers import in_use
 from postrl.rollout.sampler import Request, Sampled
-from postrl.servers import Completion, VLLMServer, generation_client
+from postrl.servers import Completion, VLLMServer, adapter_name, generation_client
+from postrl.types import FinishReason, VersionSpan
 
 MAX_IN_FLIGHT = 512
 """Requests at one server: beyond it they wait here instead of in the server's queue."""
@@ -20,27 +22,47 @@ RETRY_PAUSE = 1.0
 AVOID = 10.0
 """Seconds for which a server that failed gets requests only if all have: one that refuses at once always looks idle."""
 
+MAX_TIMEOUTS = 2
+"""Tries of one completion that may take longer than request_timeout; then it is given up."""
+
 
 class VLLMSampler:
-    """Samples from `servers`.
+    """Samples from `servers`, each completion by a request of its own.
+
+    A completion that a push of weights interrupts (in_flight abort) is sent again with what it has so far; its tokens
+    keep their log-probs and versions.
 
     Args:
         stop_token_ids: tokens that end a completion, beside the model's own.
         request_timeout: seconds one try of a completion may take.
-        patience: seconds a completion may stay lost (server down, restarted, or still at other weights) in all.
+        patience: seconds a completion may go without a new token (server down, restarted, or at other weights).
+        salted: keep requests of one weight version from using keys and values of another (in_flight keep_kv).
+        adapters: weight versions are LoRA adapters that requests name.
     """
 
     def __init__(
-        self, servers: Sequence[VLLMServer], *, stop_token_ids: Sequence[int], request_timeout: float, patience: float
+        self,
+        servers: Sequence[VLLMServer],
+        *,
+        stop_token_ids: Sequence[int],
+        request_timeout: float,
+        patience: float,
+        salted: bool = False,
+        adapters: bool = False,
     ) -> None:
         self.servers = list(servers)
         self.stop_token_ids = list(stop_token_ids)
         self.request_timeout = request_timeout
         self.patience = patience
+        self.salted, self.adapters = salted, adapters
         self.reissued = 0
         """Requests asked again so far."""
+        self._version = 0
         self._load = [0] * len(self.servers)
         self._avoid_until = [0.0] * len(self.servers)
+        self._room = asyncio.Semaphore(MAX_IN_FLIGHT * len(self.servers))
+        self._open = asyncio.Event()
+        self._open.set()
 
     async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """See `Sampler.sample`. Leaving early closes the connections, and the servers drop the requests.
@@ -49,11 +71,10 @@ class VLLMSampler:
             RequestRefused: a server will not answer one of them, such as a prompt that is too long for it.
             ServerError: a completion could not be had within `patience`; the text holds the last failure.
         """
-        room = asyncio.Semaphore(MAX_IN_FLIGHT * len(self.servers))
         async with generation_client() as client:
 
             async def one(index: int, request: Request) -> tuple[int, Sampled]:
-                async with room:
+                async with self._room:
                     return index, await self._sample(client, request)
 
             tasks = [asyncio.create_task(one(i, request)) for i, request in enumerate(requests)]
@@ -65,24 +86,59 @@ class VLLMSampler:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
+    def hold(self) -> None:
+        """See `ServerSampler.hold`."""
+        self._open.clear()
+
+    def release(self, version: int) -> None:
+        """See `ServerSampler.release`."""
+        self._version = version
+        self._open.set()
+
+    def describe(self) -> str:
+        """How many requests each server has."""
+        return ", ".join(f"{server.url} has {n}" for server, n in zip(self.servers, self._load, strict=True))
+
+    async def gauges(self) -> dict[str, float]:
+        """The servers' own numbers; of those that answer."""
+        answers = await asyncio.gather(
+            *(asyncio.to_thread(server.metrics) for server in self.servers), return_exceptions=True
+        )
+        found = [answer for answer in answers if not isinstance(answer, BaseException)]
+        if not found:
+            return {}
+        return {
+            "rollout/kv_cache_usage": max(answer.kv_cache_usage for answer in found),
+            "rollout/preemptions": float(sum(answer.preemptions for answer in found)),
+        }
+
     async def _sample(self, client: object, request: Request) -> Sampled:
-        end = time.monotonic() + self.patience
+        written, timeouts = _Written(), 0
         last: PostrlError | None = None
+        end = time.monotonic() + self.patience
         while time.monotonic() < end:
+            await self._open.wait()
             index = self._choose()
             self._load[index] += 1
             try:
-                completion = await self._ask(client, self.servers[index], request)
+                completion = await self._ask(client, self.servers[index], request, written)
                 problem = _problem(completion, request)
                 if not problem:
-                    return _sampled(completion)
-                last = ServerError(f"{self.servers[index].url} {problem}")
+                    if (reason := written.add(completion, request)) != "abort":
+                        return written.result(reason)
+                    if completion.token_ids:
+                        end = time.monotonic() + self.patience
+                    if not self._open.is_set():
+                        continue
+                last = ServerError(f"{self.servers[index].url} {problem or 'gave up a completion before its end'}")
             except RequestRefused:
                 raise
             except (ServerError, WaitTimeout) as error:
-                last = error
+                last, timeouts = error, timeouts + isinstance(error, WaitTimeout)
             finally:
                 self._load[index] -= 1
+            if timeouts >= MAX_TIMEOUTS:
+                return Sampled([], [], [], "abort")
             self._avoid_until[index] = time.monotonic() + AVOID
             self.reissued += 1
             await asyncio.sleep(RETRY_PAUSE)
@@ -96,28 +152,60 @@ class VLLMSampler:
         now, left = time.monotonic(), map(self.servers.index, in_use(self.servers))
         return min(left, key=lambda i: (self._avoid_until[i] > now, self._load[i]))
 
-    async def _ask(self, client: object, server: VLLMServer, request: Request) -> Completion:
-        return await server.generate(
+    async def _ask(self, client: object, server: VLLMServer, request: Request, written: _Written) -> Completion:
+        n = len(written.token_ids)
+        version = max(request.min_version, self._version)
+        completion = await server.generate(
             client,  # type: ignore[arg-type]
-            request.prompt_ids,
-            seed=request.seed,
+            [*request.prompt_ids, *written.token_ids],
+            seed=(request.seed + written.parts) % 2**63,
             temperature=request.sampling.temperature,
-            max_tokens=request.sampling.max_tokens,
+            max_tokens=request.sampling.max_tokens - n,
             stop=list(request.sampling.stop) or None,
             stop_token_ids=self.stop_token_ids or None,
             timeout=self.request_timeout,
+            cache_salt=str(self._version) if self.salted else None,
+            model=adapter_name(version) if self.adapters else None,
         )
+        return _of_adapter(completion, version) if self.adapters else completion
+
+
+@dataclass
+class _Written:
+    """What a completion has so far."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    spans: list[VersionSpan] = field(default_factory=list)
+    parts: int = 0
+
+    def add(self, completion: Completion, request: Request) -> FinishReason:
+        """Append a part; why the whole has ended, "abort" if it has not."""
+        n = len(self.token_ids)
+        self.token_ids += completion.token_ids
+        self.logps += completion.logps
+        for span in completion.version_spans:
+            if self.spans and self.spans[-1].version == span.version:
+                self.spans[-1] = VersionSpan(span.version, self.spans[-1].start, n + span.end)
+            else:
+                self.spans.append(VersionSpan(span.version, n + span.start, n + span.end))
+        self.parts += bool(completion.token_ids)
+        whole = completion.finish_reason == "abort" and len(self.token_ids) >= request.sampling.max_tokens
+        return "length" if whole else completion.finish_reason
+
+    def result(self, reason: FinishReason) -> Sampled:
+        return Sampled(self.token_ids, self.logps, self.spans, reason)
+
+
+def _of_adapter(completion: Completion, version: int) -> Completion:
+    """All of it was written by the adapter that the request named. The engine's own versions are of the base model."""
+    n = len(completion.token_ids)
+    return replace(completion, version_spans=[VersionSpan(version, 0, n)] if n else [])
 
 
 def _problem(completion: Completion, request: Request) -> str:
-    """Why a completion is no rollout; empty when it is one."""
-    if completion.finish_reason == "abort":
-        return "gave up a completion before its end"
+    """Why a completion, or a part of one, is not usable; empty when it is."""
     oldest = min((span.version for span in completion.version_spans), default=request.min_version)
     if oldest < request.min_version:
         return f"generates with weights of version {oldest}, expected {request.min_version}"
     return ""
-
-
-def _sampled(completion: Completion) -> Sampled:
-    return Sampled(completion.token_ids, completion.logps, completion.version_spans, completion.finish_reason)

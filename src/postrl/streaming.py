@@ -1,0 +1,370 @@
+"""The rollout worker beside servers: it keeps them busy while the learner trains, within the bound on staleness.
+
+    admit prompts while there is room  ->  sample and score each group on its own  ->  buffer  ->  batches, oldest first
+
+What may be admitted and taken is decided in `postrl.rollout.buffer`; this module runs the tasks, waits, drops and counts.
+With max_staleness 0 the same code is the synchronous worker: one batch after each publication of weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from postrl.config import GRPOConfig
+from postrl.data import PromptSet
+from postrl.data_stream import planned_steps
+from postrl.errors import RolloutError
+from postrl.rewards.runner import RewardRunner
+from postrl.rollout.buffer import Buffer, Entry
+from postrl.rollout.sampler import ServerSampler
+from postrl.types import Group
+from postrl.worker import Metrics, RolloutWorker, new_group
+
+SPEAK_AFTER = 60.0
+"""Seconds after which the worker says what it waits for, and again."""
+MAX_ATTEMPTS = 3
+"""Times a group may fail to give completions before its prompt is left out."""
+BARREN = 10
+"""Batches' worth of groups dropped in a row, or batches without anything to train on, that end the run."""
+
+
+class StreamingWorker(RolloutWorker):
+    """Makes scored groups all the time.
+
+    Args: as for `RolloutWorker`, and
+        note: writes a line for the person at the terminal.
+    """
+
+    def __init__(
+        self,
+        config: GRPOConfig,
+        *,
+        train: PromptSet,
+        evaluate: PromptSet | None,
+        sampler: ServerSampler,
+        rewards: RewardRunner,
+        tokenizer: Any,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.sampler: ServerSampler
+        super().__init__(
+            config, train=train, evaluate=evaluate, sampler=sampler, rewards=rewards, tokenizer=tokenizer, note=note
+        )
+        self.buffer = Buffer(config.prompts_per_step, config.max_staleness, config.rollout_queue_size)
+        self.planned = planned_steps(config, len(train.prompts)) * config.prompts_per_step
+        """Groups of the whole run: no prompt is drawn that no step will train on."""
+        self.left_out = 0
+        """Prompts given up for good; another one took the place of each."""
+        self._prompts = {prompt.prompt_id: prompt for prompt in train.prompts}
+        self._again: deque[Entry] = deque()
+        self._tasks: dict[Entry, asyncio.Task[None]] = {}
+        self._sampling: dict[Entry, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._training = False
+        self._dropped: list[Group] = []
+        self._barren = 0
+        self._tally = Tally()
+
+    # -- what the learner asks for -------------------------------------------------------------------------------------
+
+    async def groups(self, version: int) -> tuple[list[Group], Metrics]:
+        """The next batch for a learner that holds `version`, and the groups dropped since the last one.
+
+        Raises:
+            RewardError: rewards failed more often than the budget allows.
+            ServerError: completions could not be had, or came without log-probs.
+            RolloutError: nothing that can be trained on comes any more; the message counts why.
+        """
+        if version != self.buffer.version:
+            raise ValueError(
+                f"groups for version {version} were asked for, and the samplers serve {self.buffer.version}"
+            )
+        started = asyncio.get_running_loop().time()
+        self.buffer.phase, self._training = version, True
+        self._sweep()
+        self._fill()
+        async with self._speaking():
+            await self._until_ready()
+        taken = self.buffer.take()
+        self._sweep()
+        self._fill()
+        try:
+            metrics = await self._finish([entry.group for entry in taken])
+        except Exception:
+            self._again.extend(map(_anew, taken))  # for a checkpoint: they were not trained on
+            raise
+        metrics |= self._tally.metrics(started, self.buffer, busy=bool(self._sampling))
+        dropped, self._dropped = self._dropped, []
+        return [*(entry.group for entry in taken), *dropped], metrics
+
+    async def _finish(self, groups: list[Group]) -> Metrics:
+        await self.rewards.score_step(groups)
+        metrics = {**self._accept(groups), **await self.sampler.gauges()}
+        trained = any(rollout.dropped is None for group in groups for rollout in group.rollouts)
+        self._barren = 0 if trained else self._barren + len(groups)
+        return metrics
+
+    def hold(self) -> None:
+        """New weights are on their way, and nothing new may be asked of the samplers until `pushed`."""
+        self.sampler.hold()
+
+    def pushed(self, version: int) -> None:
+        """The samplers serve `version` from now on."""
+        self.buffer.version = version
+        self.sampler.release(version)
+        self._fill()
+
+    # -- production ----------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Begin as many groups as may be, once the learner trains: an evaluation alone needs none."""
+        while self._training and self.buffer.room() and (entry := self._next()) is not None:
+            self.buffer.admit(entry)
+            task = self._tasks[entry] = asyncio.create_task(self._produce(entry))
+            task.add_done_callback(functools.partial(self._ended, entry))
+
+    def _next(self) -> Entry | None:
+        if self._again:
+            return self._again.popleft()
+        if self.stream.position >= self.planned + self.left_out:
+            return None
+        ((group_id, prompt),) = self.stream.next(1)
+        return Entry(new_group(group_id, prompt), prompt, self.buffer.version)
+
+    async def _produce(self, entry: Entry) -> None:
+        """Sample a group and score it. A cut ends the sampling early; what is there is scored."""
+        self._tally.sampling(True, already=bool(self._sampling))
+        sampling = self._sampling[entry] = asyncio.create_task(self._collect(entry))
+        try:
+            await asyncio.wait([sampling])
+        finally:
+            sampling.cancel()
+            del self._sampling[entry]
+            self._tally.sampling(False, already=bool(self._sampling))
+        if not sampling.cancelled():
+            sampling.result()
+        if len(entry.group.rollouts) < self.fewest:
+            self._drop(entry, "error", for_good=entry.attempt + 1 >= MAX_ATTEMPTS)
+            return
+        await self._score(entry.group)
+        entry.finished = True
+
+    async def _collect(self, entry: Entry) -> None:
+        config, group = self.config, entry.group
+        requests = self._requests(
+            group, entry.prompt, config.num_generations, self.sampling, entry.version, entry.attempt
+        )
+        async with contextlib.aclosing(self.sampler.sample(requests)) as completions:
+            async for index, sampled in completions:
+                if sampled.finish_reason == "abort":  # given up by the sampler, which has said so
+                    self._tally.count["error"] += 1
+                    continue
+                self._tally.tokens += len(sampled.completion_ids)
+                group.rollouts.append(self._rollout(entry.prompt, index, sampled))
+
+    def _ended(self, entry: Entry, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(entry, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+        self._changed.set()
+
+    @property
+    def fewest(self) -> int:
+        """Completions that a group needs to be compared."""
+        return min(2, self.config.num_generations)
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    async def _until_ready(self) -> None:
+        """Until a batch may be taken. Under `wait`, at most stale_wait seconds longer than until it could be full."""
+        loop, end = asyncio.get_running_loop(), None
+        while not self._ready(end is not None and loop.time() >= end):
+            if self._failure is not None:
+                raise self._failure
+            if end is None and self.buffer.full():
+                end = loop.time() + self.config.stale_wait
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await self._changed.wait()
+
+    def _ready(self, waited: bool) -> bool:
+        self._check_stopped()
+        if not self.buffer.full():
+            return False
+        if self.config.stale_policy == "drop_rollout":
+            return not self._cut_due()
+        return waited or self.config.stale_policy == "drop_group" or not self.buffer.behind()
+
+    def _cut_due(self) -> bool:
+        """End the sampling of groups whose last chance is this batch, if they have enough completions to be trained on.
+        Returns whether any of them is still being scored, and so waited for."""
+        for entry in self.buffer.due():
+            sampling = self._sampling.get(entry)
+            if sampling and not sampling.cancelling() and len(entry.group.rollouts) >= self.fewest:
+                self._tally.count["stale"] += self.config.num_generations - len(entry.group.rollouts)
+                sampling.cancel()
+        return any(len(entry.group.rollouts) >= self.fewest for entry in self.buffer.due())
+
+    def _sweep(self) -> None:
+        """Drop what no batch may train any more; its prompts are begun anew."""
+        for entry in self.buffer.stale():
+            self._drop(entry, "stale")
+
+    def _drop(self, entry: Entry, why: str, *, for_good: bool = False) -> None:
+        if (task := self._tasks.get(entry)) is not None and task is not asyncio.current_task():
+            task.cancel()
+        self.buffer.remove(entry)
+        group = entry.group
+        for rollout in group.rollouts:
+            rollout.dropped = why
+        if group.rollouts:
+            self._dropped.append(group)
+        self._tally.dropped(why, group, self.config.num_generations)
+        self._barren += 1
+        if for_good:
+            self.left_out += 1
+            self.note(f"left out the prompt {group.prompt_id}: its completions did not come {entry.attempt + 1} times")
+        else:
+            self._again.append(_anew(entry, entry.attempt + 1))
+        self._fill()
+
+    def _check_stopped(self) -> None:
+        if self._barren >= BARREN * self.buffer.batch:
+            raise RolloutError(
+                f"{self._barren} groups in a row could not be trained on. Dropped so far: {self._tally.reasons()}",
+                hint="raise --max-staleness or --stale-wait if they were too old; see logs/rewards.log if they had no reward",
+            )
+
+    # -- what it waits for ---------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _speaking(self) -> Any:
+        async def speak() -> None:
+            waited = 0.0
+            while True:
+                await asyncio.sleep(SPEAK_AFTER)
+                waited += SPEAK_AFTER
+                self.note(f"waited {waited:.0f} s for the rollouts of step {self.buffer.phase + 1}: {self.waits_for()}")
+
+        task = asyncio.create_task(speak())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def waits_for(self) -> str:
+        """How far the next batch is, in words."""
+        finished, sampling = len(self.buffer.finished), len(self._sampling)
+        scoring = len(self._tasks) - sampling
+        open_ = sum(self.config.num_generations - len(e.group.rollouts) for e in self._sampling)
+        parts = [f"{finished} of {self.buffer.batch} groups are finished"]
+        if sampling:
+            parts.append(f"{sampling} are being sampled ({open_} completions are missing; {self.sampler.describe()})")
+        if scoring:
+            parts.append(f"{scoring} wait for their rewards")
+        if self.buffer.full():
+            parts.append(f"{len(self.buffer.due())} of those that are missing can only be trained in this step")
+        return ", ".join(parts)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Where the data stands, as JSON values: the stream, and the groups that were begun and not yet taken."""
+        begun = sorted([*self.buffer.entries, *self._again], key=lambda entry: entry.group.group_id)
+        return {
+            **super().state(),
+            "open": [[e.group.group_id, e.prompt.prompt_id, e.attempt, e.version] for e in begun],
+            "left_out": self.left_out,
+        }
+
+    def finished_groups(self) -> list[Group]:
+        """The groups among "open" of `state` that are finished and need not be begun anew."""
+        return [entry.group for entry in self.buffer.finished]
+
+    def load_state(self, state: dict[str, Any], groups: Sequence[Group] = ()) -> None:
+        """Continue where `state` was taken: `groups` are finished, what else was begun is begun anew.
+
+        Raises:
+            DataError: it was taken from other prompts.
+        """
+        super().load_state(state)
+        for task in self._tasks.values():
+            task.cancel()
+        finished = {group.group_id: group for group in groups}
+        entries = [
+            Entry(finished.get(gid) or new_group(gid, self._prompts[pid]), self._prompts[pid], version, attempt, gid in finished)
+            for gid, pid, attempt, version in state["open"]
+        ]  # fmt: skip
+        self.buffer.entries = [entry for entry in entries if entry.finished]
+        self._again = deque(entry for entry in entries if not entry.finished)
+        self.left_out = int(state["left_out"])
+        self._dropped, self._failure, self._training = [], None, False
+
+    def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        super().close()
+
+
+def _anew(entry: Entry, attempt: int | None = None) -> Entry:
+    """The same prompt from its beginning."""
+    return Entry(
+        new_group(entry.group.group_id, entry.prompt), entry.prompt, 0, entry.attempt if attempt is None else attempt
+    )
+
+
+class Tally:
+    """What is counted between two batches."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        """Completions dropped since the run began, by reason."""
+        self.tokens = 0
+        """Completion tokens that came since the last batch."""
+        self.lengths: list[int] = []
+        """Tokens of the completions that were finished and dropped since the last batch."""
+        self._since: float | None = None
+        self._idle_from: float | None = None
+        self._idle = 0.0
+
+    def sampling(self, begins: bool, *, already: bool) -> None:
+        """A group begins or ends to be sampled; `already`: others are being sampled beside it."""
+        now = asyncio.get_running_loop().time()
+        if begins and not already and self._idle_from is not None:
+            self._idle += now - self._idle_from
+        self._idle_from = None if begins or already else now
+
+    def dropped(self, why: str, group: Group, expected: int) -> None:
+        """A whole group was dropped."""
+        self.lengths += [len(rollout.completion_ids) for rollout in group.rollouts]
+        self.count[why] += expected if why == "stale" else len(group.rollouts)
+
+    def reasons(self) -> str:
+        return ", ".join(f"{number} {why}" for why, number in sorted(self.count.items())) or "none"
+
+    def metrics(self, asked: float, buffer: Buffer, *, busy: bool) -> Metrics:
+        """Of the time since the last batch; `asked`: when the learner asked for this one."""
+        now = asyncio.get_running_loop().time()
+        if not busy and self._idle_from is not None:
+            self._idle, self._idle_from = self._idle + now - self._idle_from, now
+        since = asked if self._since is None else self._since
+        metrics: Metrics = {
+            "time/wait_for_rollouts": now - asked,
+            "time/samplers_idle": self._idle,
+            "throughput/rollout_tokens_per_s": self.tokens / max(now - since, 1e-9),
+            "rollout/queue_groups": float(len(buffer.finished)),
+            "rollout/in_flight_groups": float(len(buffer.entries) - len(buffer.finished)),
+            "rollout/dropped_stale": float(self.count["stale"]),
+            "rollout/dropped_error": float(self.count["error"]),
+        }
+        if self.lengths:
+            metrics["rollout/dropped_length_mean"] = (float(sum(self.lengths)), float(len(self.lengths)))
+        self.tokens, self.lengths, self._idle, self._since = 0, [], 0.0, now
+        return metrics
