@@ -205,8 +205,10 @@ def test_weights_have_the_names_and_values_of_the_transformers_model(tie):
     assert all(torch.equal(tensor, model.get_parameter(name)) for name, tensor in found.items())
 
 
-def test_merged_adapters_are_those_of_peft():
-    learner = make_learner(with_lora(tiny_model(tie=False), GRPOConfig(lora_rank=4, lora_alpha=12)), settings())
+@pytest.mark.parametrize("targets", [["all-linear"], ["lm_head"]], ids=["body", "head"])
+def test_merged_adapters_are_those_of_peft(targets):
+    config = GRPOConfig(lora_rank=4, lora_alpha=12, lora_target_modules=targets)
+    learner = make_learner(with_lora(tiny_model(tie=False), config), settings())
     update(learner, make_groups())
     found = weights(learner)
     merged = learner.policy.model.merge_and_unload()
@@ -214,6 +216,23 @@ def test_merged_adapters_are_those_of_peft():
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, merged.get_parameter(name), rtol=1e-6, atol=1e-7)
     assert any(not torch.equal(tensor, tiny_model(tie=False).get_parameter(name)) for name, tensor in found.items())
+
+
+def test_an_adapter_of_a_head_that_is_the_embedding_is_not_lost_in_silence():
+    config = GRPOConfig(lora_rank=4, lora_target_modules=["q_proj", "lm_head"])
+    with pytest.raises(PostrlError, match=r"adapter on lm_head.* cannot be merged"):
+        weights(make_learner(with_lora(tiny_model(), config), settings()))
+    assert "lm_head.weight" in weights(make_learner(with_lora(tiny_model(tie=False), config), settings()))
+
+
+def test_an_adapter_is_pushed_under_the_names_and_values_that_peft_saves(tmp_path):
+    from safetensors.torch import load_file
+
+    learner = make_learner(with_lora(tiny_model(), GRPOConfig(lora_rank=4)), settings())
+    update(learner, make_groups())
+    learner.policy.model.save_pretrained(tmp_path)
+    saved, pushed = load_file(tmp_path / "adapter_model.safetensors"), dict(learner.adapter())
+    assert saved.keys() == pushed.keys() and all(torch.equal(saved[name], pushed[name]) for name in saved)
 
 
 def test_only_adapters_are_trained():

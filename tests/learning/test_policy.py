@@ -83,8 +83,10 @@ def test_no_rows_give_a_dummy_pass_with_nothing_selected(model):
     model.zero_grad(set_to_none=True)
 
 
-def test_the_reference_of_an_adapter_is_the_model_without_it():
-    base, adapted = tiny_model(), with_lora(tiny_model(), GRPOConfig(lora_rank=4))
+@pytest.mark.parametrize("targets", [["all-linear"], ["q_proj", "lm_head"]], ids=["body", "head"])
+def test_the_reference_of_an_adapter_is_the_model_without_it(targets):
+    config = GRPOConfig(lora_rank=4, lora_target_modules=targets)
+    base, adapted = tiny_model(tie=False), with_lora(tiny_model(tie=False), config)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
@@ -92,6 +94,7 @@ def test_the_reference_of_an_adapter_is_the_model_without_it():
     policy, mask = Policy(adapted), full_mask(ROLLOUTS)
     expected = logps_of(Policy(base), ROLLOUTS, mask)
     torch.testing.assert_close(logps_of(policy, ROLLOUTS, mask, reference=True), expected)
+    policy.check_head()  # the model's own forward pass, adapter and all
     assert (logps_of(policy, ROLLOUTS, mask) - expected).abs().max() > 0.1
 
 

@@ -275,8 +275,16 @@ class Learner:
         """Every weight under its name in the transformers model, whole and with adapters merged (a collective).
 
         Tied weights come once, under the name that transformers saves.
+
+        Raises:
+            PostrlError: an adapter that cannot be merged.
         """
         deltas = _lora_deltas(self.policy) if self.policy.has_adapter else {}
+        if tied := deltas.keys() - {name for name, _ in self.policy.causal_lm.named_parameters()}:
+            raise PostrlError(
+                f"the adapter on {', '.join(sorted(tied))} cannot be merged for the sampler: the weight is the embedding, too",
+                hint="leave lm_head out of --lora-target-modules, or untie the weights",
+            )
         seen: set[int] = set()
         for name, parameter in self.policy.causal_lm.named_parameters():
             if "lora_" in name or id(parameter) in seen:

@@ -81,7 +81,7 @@ class Policy(nn.Module):
             head = causal_lm.get_output_embeddings()
             return token_logps(
                 hidden[select_bL],
-                head.weight,
+                _head_weight(head),
                 targets_N,
                 bias_V=head.bias,
                 temperature=temperature / self._scale,
@@ -173,6 +173,16 @@ class Policy(nn.Module):
                 f"log-probs differ by {difference:.2g}",
                 hint="report the model; its forward pass after the last hidden state needs support in learning/policy.py",
             )
+
+
+def _head_weight(head: Any) -> Tensor:
+    """With the head's LoRA adapter, if it has one: log-probs are computed from the weight, past the module. Its dropout
+    is left out."""
+    weight: Tensor = head.weight
+    if not hasattr(head, "lora_A") or head.disable_adapters:
+        return weight
+    delta: Tensor = head.lora_B["default"].weight @ head.lora_A["default"].weight
+    return weight + (head.scaling["default"] * delta).to(weight.dtype)
 
 
 def _logit_scale(config: Any) -> float:
