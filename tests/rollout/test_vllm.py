@@ -92,6 +92,19 @@ def test_a_completion_comes_back_with_log_probs_and_versions():
     assert (asked["stop"], asked["stop_token_ids"]) == (["END"], [2, 9])
 
 
+def test_with_adapters_a_request_names_its_version_and_the_engines_own_is_ignored():
+    with Generating(lambda n, body: (200, choice(version="default"))) as server:
+        asking = sampler(server)
+        asking.adapters = True
+        found = sample(asking, [request(min_version=2), request(min_version=3)])
+        asking.release(7)  # a request that waited, or comes back with a resumed run: old names may be gone
+        later = sample(asking, [request(min_version=3)])
+    assert [body["model"] for _, body in server.calls[:2]] in (["policy-v2", "policy-v3"], ["policy-v3", "policy-v2"])
+    assert server.calls[2][1]["model"] == "policy-v7"
+    spans = [found[0].version_spans, found[1].version_spans, later[0].version_spans]
+    assert spans == [[VersionSpan(2, 0, 2)], [VersionSpan(3, 0, 2)], [VersionSpan(7, 0, 2)]]
+
+
 def test_requests_are_spread_over_the_servers():
     arrived = threading.Barrier(6, timeout=20)  # all six are in flight at once
 

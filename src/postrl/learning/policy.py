@@ -181,8 +181,8 @@ def _head_weight(head: Any) -> Tensor:
     weight: Tensor = head.weight
     if not hasattr(head, "lora_A") or head.disable_adapters:
         return weight
-    delta: Tensor = head.lora_B["default"].weight @ head.lora_A["default"].weight
-    return weight + (head.scaling["default"] * delta).to(weight.dtype)
+    delta: Tensor = head.scaling["default"] * (head.lora_B["default"].weight @ head.lora_A["default"].weight)
+    return weight + delta.to(weight.dtype)
 
 
 def _logit_scale(config: Any) -> float:
