@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from helpers import tiny_model, tiny_model_dir, tiny_tokenizer
 from postrl.config import GRPOConfig
-from postrl.launch.script import _model_path
+from postrl.launch.script import _model_path, _peft_config
 from postrl.run_folder import RunFolder
 from postrl.session import Given
 
@@ -32,6 +32,13 @@ def test_a_model_that_is_an_object_is_saved_without_its_adapter(tmp_path: Path, 
     assert {name: torch.equal(p, expected[name]) for name, p in loaded.named_parameters()} == dict.fromkeys(
         expected, True
     )
+
+
+def test_the_adapter_that_servers_make_room_for_is_the_scripts() -> None:
+    asked, own = LoraConfig(r=2), LoraConfig(r=4, target_modules=["q_proj"])
+    assert _peft_config(Given()) is None and _peft_config(Given(model=tiny_model())) is None
+    assert _peft_config(Given(model=tiny_model(), peft_config=asked)) is asked
+    assert _peft_config(Given(model=get_peft_model(tiny_model(), own))) == own
 
 
 def test_its_tokenizer_is_that_of_where_it_came_from(tmp_path: Path) -> None:
