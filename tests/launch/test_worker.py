@@ -59,7 +59,7 @@ def pid_at(path: Path) -> int | None:
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
             return int(client.recv(64))
-    except OSError:
+    except (OSError, ValueError):  # ValueError: it died on the way
         return None
 
 

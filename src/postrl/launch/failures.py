@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from postrl.errors import ChildError, PostrlError, error_from_wire
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.run_folder import RunFolder
+
+MEMORY = "SIGKILL from outside most often means that the machine ran out of memory; "
+_KILLED = re.compile(r"rank +: (?P<rank>\d+).*\n.*exitcode +: -\d+ .*\n.*\n.*Signal \d+ \((?P<signal>SIG\w+)\)")
 
 
 def check_children(children: Supervisor, folder: RunFolder) -> None:
@@ -25,7 +29,7 @@ def check_children(children: Supervisor, folder: RunFolder) -> None:
 
 
 def error_of(child: ChildProcess, folder: RunFolder) -> tuple[PostrlError, bool]:
-    """What to raise about a child that died, and whether the reason is known: an error of its own, or a full disk."""
+    """What to raise about a child that died, and whether that says why: its own error, a full disk, a killed rank."""
     if left := folder.take_error(child.name):
         return _of_child(child, left), True
     if disk_is_full(folder.path):
@@ -34,7 +38,20 @@ def error_of(child: ChildProcess, folder: RunFolder) -> tuple[PostrlError, bool]
             hint="make room, or choose another --output-dir, and continue with --resume",
         )
         return full, True
+    if killed := _killed_rank(child):
+        return killed, True
     return child.failure(), False
+
+
+def _killed_rank(child: ChildProcess) -> ChildError | None:
+    """A trainer of which a signal ended a rank: torch's launcher says so at length, and exits with 1."""
+    found = _KILLED.search("\n".join(child.log_tail(40)))
+    if not found or child.poll() != 1:
+        return None
+    return ChildError(
+        f"{child.name}: rank {found['rank']} was ended by {found['signal']}",
+        hint=f"{MEMORY if found['signal'] == 'SIGKILL' else ''}the whole log is {child.log_path}",
+    )
 
 
 def _of_child(child: ChildProcess, left: dict[str, Any]) -> PostrlError:
