@@ -1,4 +1,4 @@
-"""Grouped attention on CPUs against transformers' own."""
+"""Attention with shared keys against the plain formula and transformers' own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from helpers import tiny_model
-from postrl.learning.attention import NAME, grouped_attention, use_on_cpu
+from postrl.learning.attention import (
+    NAME,
+    REPEATED,
+    grouped_attention,
+    repeated_attention,
+    use_fitting_attention,
+    use_on_cpu,
+)
 
 
 class Module(torch.nn.Module):
@@ -24,9 +31,10 @@ def causal(length: int, total: int) -> torch.Tensor:
     return torch.arange(total)[None, :] <= torch.arange(total - length, total)[:, None]
 
 
+@pytest.mark.parametrize("attention", [grouped_attention, repeated_attention])
 @pytest.mark.parametrize(("length", "total"), [(1, 7), (5, 5), (3, 8)])
 @pytest.mark.parametrize("groups", [1, 2, 3])
-def test_it_is_attention_over_repeated_keys(length, total, groups):
+def test_it_is_attention_over_repeated_keys(length, total, groups, attention):
     torch.manual_seed(0)
     batch, key_heads, width = 2, 2, 4
     query = torch.randn(batch, key_heads * groups, length, width, requires_grad=True)
@@ -36,7 +44,7 @@ def test_it_is_attention_over_repeated_keys(length, total, groups):
     mask[1, :, :2, 0] = True  # a position that sees nothing would be NaN
     upstream = torch.randn(batch, length, key_heads * groups, width)
 
-    ours, _ = grouped_attention(Module(groups), query, key, value, mask, scaling=0.3)
+    ours, _ = attention(Module(groups), query, key, value, mask, scaling=0.3)
     scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * 0.3
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
     theirs = (weights @ value.repeat_interleave(groups, 1)).transpose(1, 2)
@@ -51,14 +59,44 @@ def test_it_is_attention_over_repeated_keys(length, total, groups):
         torch.testing.assert_close(mine, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_without_a_mask_it_is_causal():
+@pytest.mark.parametrize("attention", [grouped_attention, repeated_attention])
+def test_without_a_mask_it_is_causal(attention):
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     mask = causal(5, 5)[None, None]
     torch.testing.assert_close(
-        grouped_attention(Module(2), query, key, value, None)[0],
-        grouped_attention(Module(2), query, key, value, mask)[0],
+        attention(Module(2), query, key, value, None)[0],
+        attention(Module(2), query, key, value, mask)[0],
     )
+
+
+def test_in_float32_on_a_gpu_torch_is_given_keys_that_are_not_shared(monkeypatch):
+    """torch's float32 kernel without the [b, H, L, L] scores takes no shared keys."""
+    model, shared = tiny_model(), []
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(query, key, *args, **options):
+        shared.append(options.get("enable_gqa", False) or key.shape[1] < query.shape[1])
+        return plain(query, key, *args, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        expected = model(ids).logits
+        use_fitting_attention(model, torch.device("cuda"), torch.float32)
+        found = model(ids).logits
+    torch.testing.assert_close(found, expected)
+    assert shared == [True] * 2 + [False] * 2
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "name"),
+    [("cpu", torch.bfloat16, NAME), ("cuda", torch.float32, REPEATED), ("cuda", torch.bfloat16, "sdpa")],
+)
+def test_each_device_gets_what_fits_it(device, dtype, name):
+    model = tiny_model()
+    use_fitting_attention(model, torch.device(device), dtype)
+    assert model.config._attn_implementation == name
 
 
 def test_a_model_gives_the_same_logits_with_it():

@@ -181,6 +181,37 @@ def test_out_of_memory_twice_names_the_setting_and_the_peak():
     assert "--max-tokens-per-microbatch" in caught.value.hint
 
 
+def test_no_room_for_the_optimizers_state_is_one_error(monkeypatch):
+    def no_room():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    learner = make_learner(tiny_model(), settings())
+    monkeypatch.setattr(learner.optimizer, "step", no_room)
+    with pytest.raises(PostrlError, match="out of memory for the optimizer's state") as caught:
+        update(learner, make_groups())
+    assert "--lora-rank" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.",
+    ],
+)
+def test_full_memory_has_several_names(text):
+    learner, passes = make_learner(tiny_model(), settings(max_tokens_per_microbatch=60)), iter(range(100))
+
+    def hook(*_):
+        if next(passes) == 0:
+            raise RuntimeError(text)
+
+    learner.policy.causal_lm.model.layers[-1].register_forward_hook(hook)
+    update(learner, make_groups())
+    assert learner.max_tokens == 30
+
+
 def test_other_errors_are_not_taken_for_full_memory():
     learner = make_learner(tiny_model(), settings())
 

@@ -1,32 +1,54 @@
-"""Attention on CPUs without copying keys and values for each query head.
+"""Attention where queries share keys and values (grouped-query attention), as CPUs and float32 on GPUs want it.
 
-transformers repeats keys and values when queries share them (grouped-query attention) and a mask is given; on a CPU
-that copy costs as much as the attention. Here the query heads of one key head become rows of one query instead: the
-same products, nothing copied. Registered as the attention implementation "postrl_cpu".
+- On a CPU transformers repeats keys and values when a mask is given, and that copy costs as much as the attention. Here
+  the query heads of one key head become rows of one query instead: the same products, nothing copied ("postrl_cpu").
+- On a GPU it hands them on as they are when no mask is given. Of torch's kernels those for 16 bits take them; in
+  float32 only the one that holds all scores, [b, H, L, L], does. Repeated, they go to the one that holds none
+  ("postrl_repeated").
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 NAME = "postrl_cpu"
+REPEATED = "postrl_repeated"
+
+
+def use_fitting_attention(model: Any, device: torch.device, dtype: torch.dtype) -> None:
+    """Switch a model that would use sdpa to what fits the device; leaves every other model as it is."""
+    if device.type == "cpu":
+        use_on_cpu(model)
+    elif dtype == torch.float32:
+        use_repeated(model)
 
 
 def use_on_cpu(model: Any) -> None:
     """Switch a model that would use sdpa on a CPU to `grouped_attention`; leaves every other model as it is."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds == {"full_attention"} and _heads(config) != (1, 1):
+        _replace_sdpa(model, NAME, grouped_attention)
+
+
+def use_repeated(model: Any) -> None:
+    """Switch a model that would use sdpa to `repeated_attention`; leaves every other model as it is."""
+    _replace_sdpa(model, REPEATED, repeated_attention)
+
+
+def _replace_sdpa(model: Any, name: str, attention: Any) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if config._attn_implementation != "sdpa" or kinds != {"full_attention"} or _heads(config) == (1, 1):
+    if model.config.get_text_config()._attn_implementation != "sdpa":
         return
-    AttentionInterface.register(NAME, grouped_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    model.set_attn_implementation(name)
 
 
 def _heads(config: Any) -> tuple[int, int]:
@@ -64,3 +86,17 @@ def grouped_attention(
         folded, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
     )
     return attended.reshape(batch, heads, length, width).transpose(1, 2).contiguous(), None
+
+
+def repeated_attention(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """transformers' sdpa attention with keys and values repeated for each query head; shapes as `grouped_attention`."""
+    from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+
+    groups = query.shape[1] // key.shape[1]
+    ungrouped: Any = SimpleNamespace(is_causal=getattr(module, "is_causal", True))
+    out: tuple[Tensor, None] = sdpa_attention_forward(
+        ungrouped, query, repeat_kv(key, groups), repeat_kv(value, groups), attention_mask, **kwargs
+    )
+    return out

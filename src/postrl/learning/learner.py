@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from postrl.errors import PostrlError
-from postrl.learning.attention import use_on_cpu
-from postrl.learning.memory import give_back_memory, is_out_of_memory, peak_memory_gb
+from postrl.learning.attention import use_fitting_attention
+from postrl.learning.memory import give_back_memory, is_out_of_memory, peak_memory_gb, room_for
 from postrl.learning.microbatch import plan, split
 from postrl.learning.optim import learning_rate, make_optimizer
 from postrl.learning.policy import Policy, Prefix, collate, collate_shared, scatter
@@ -36,6 +36,8 @@ Objective = Callable[[Tensor, Tensor, Batch, tuple[float, float, int]], tuple[Te
 """(logp_BT, entropy_BT, micro-batch, (n_tokens, n_seqs, dp_size)) -> loss to call backward on, metrics."""
 Merge = Callable[[Pairs, Pairs], Pairs]
 
+SMALLER = "train adapters (--lora-rank 16), use --optim sgd, or more GPUs (--num-processes)"
+"""What helps where weights and optimizer do not fit."""
 MAX_NONFINITE = 3
 """Skipped updates in a row after which the run stops."""
 
@@ -77,15 +79,16 @@ class Learner:
             checkpointing = ranks.device.type == "cuda"
         if checkpointing:
             _checkpoint_activations(model)
-        if ranks.device.type == "cpu":
-            use_on_cpu(model)
-        self.policy = Policy(model).to(ranks.device)
+        use_fitting_attention(model, ranks.device, getattr(torch, dtype))
+        with room_for("the weights", hint=SMALLER):
+            self.policy = Policy(model).to(ranks.device)
         self.policy.check_head()
         self.sharded = shard(self.policy, ranks, getattr(torch, dtype))
         self.shares_prompts = not self.sharded and self.policy.can_share_prompts()
         self.policy.train()
         self.reference: Policy | None = None
         if reference is not None:
+            use_fitting_attention(reference, ranks.device, getattr(torch, dtype))
             self.reference = Policy(reference).to(ranks.device).requires_grad_(False)
             shard(self.reference, ranks, getattr(torch, dtype))
             self.reference.eval()
@@ -218,6 +221,9 @@ class Learner:
 
     def _forget_gradients(self) -> None:
         """After an update that broke off, so that it can begin again."""
+        gc.collect()  # what the exception held: the graph of the pass that broke off
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         if self.sharded:
             # The reset leaves gradients that were not reduced yet where they are. An empty pass reduces them, and with
             # the others they go.
@@ -226,9 +232,6 @@ class Learner:
             ids, select, targets, _ = collate([], torch.zeros(0, 0, dtype=torch.bool), self.ranks.device)
             self.policy(ids, select, targets, 1.0)[0].sum().backward()
         self.optimizer.zero_grad(set_to_none=True)
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
     def _accumulate(
         self,
@@ -259,7 +262,8 @@ class Learner:
             report.lr = learning_rate(self.config, self.updates, self.total_updates)
             for group in self.optimizer.param_groups:
                 group["lr"] = report.lr
-            self.optimizer.step()
+            with room_for("the optimizer's state", hint=SMALLER):
+                self.optimizer.step()
             self.nonfinite_in_a_row = 0
             report.grad_norms.append(norm)
         else:
