@@ -48,6 +48,17 @@ def test_a_continued_learner_makes_the_same_steps_to_the_bit(tmp_path, options):
     )
 
 
+def test_the_kernel_of_the_optimizer_is_that_of_the_machine_and_not_of_the_checkpoint(tmp_path):
+    """GPUs take the fused one."""
+    saving, resumed = learner(), learner()
+    saving.optimizer.param_groups[0]["fused"] = True
+    update(saving, make_groups())
+    save_checkpoint(tmp_path, 1, saving, {}, keep=1)
+    load_checkpoint(tmp_path / "step_000001", resumed)
+    assert resumed.optimizer.param_groups[0]["fused"] is None
+    assert update(resumed, make_groups()).skipped == 0
+
+
 def test_saving_changes_nothing_in_the_learner(tmp_path):
     saving, other = learner(), learner()
     for step in (1, 2, 3):

@@ -94,6 +94,9 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
             f"checkpoint {path} cannot be read into this model: {_cause(error)}",
             hint="resume with the same model and LoRA settings, or delete this checkpoint to use the one before",
         ) from error
+    for saved, group in zip(loaded["optim"]["param_groups"], learner.optimizer.param_groups, strict=True):
+        if "fused" in saved:  # a matter of the machine, not of the run
+            saved["fused"] = group["fused"]
     set_state_dict(
         learner.policy,
         learner.optimizer,
