@@ -13,6 +13,9 @@ from torch import Tensor
 
 CHUNK_LOGITS = 1 << 24
 """Most logits held at once: 64 MiB in float32."""
+CHUNK_LOGITS_ON_GPU = 1 << 26
+"""The same on a GPU, 256 MiB: every chunk reads the whole head and adds to its whole gradient, which with the rows of a
+smaller one (110 at 152 000 tokens) moves about as many bytes as the logits themselves."""
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
@@ -98,7 +101,8 @@ def _logits(h: Tensor, weight_VD: Tensor, bias_V: Tensor | None, temperature: fl
 
 
 def _chunks(vocabulary: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    size = max(1, CHUNK_LOGITS // vocabulary)
+    most = CHUNK_LOGITS_ON_GPU if tensors[0].is_cuda else CHUNK_LOGITS
+    size = max(1, most // vocabulary)
     return zip(*(torch.split(t, size) for t in tensors), strict=True)
 
 
