@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers import tiny_model, tiny_tokenizer
-from postrl.errors import UsageError
+from postrl.errors import PostrlError, UsageError
 from postrl.rollout import embedded
 from postrl.rollout.embedded import EmbeddedSampler, _draw
 from postrl.rollout.sampler import Request, Sampled, Sampling, derive_seed
@@ -212,6 +212,42 @@ def test_each_prompt_is_read_once_and_what_has_ended_leaves_the_batch(model):
         hook.remove()
     # two prompts, the longer of 6 tokens; then one token for each that is not at its limit of 2, 3 or 4
     assert shapes == [(2, 6), (9, 1), (6, 1), (3, 1)]
+
+
+def fill_memory(model: Any, *, above: int) -> Any:
+    """Forward passes of more than `above` rows run out of memory; returns the hook."""
+
+    def hook(_: Any, inputs: tuple[torch.Tensor, ...], __: Any) -> None:
+        if len(inputs[0]) > above:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    return model.lm_head.register_forward_hook(hook)
+
+
+def test_out_of_memory_halves_the_batch_and_samples_the_same(model):
+    requests = mixed()
+    expected = sample(sampler(model), requests)
+    which, sizes = sampler(model), []
+    counting = model.model.embed_tokens.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    filling = fill_memory(model, above=3)
+    try:
+        found = sample(which, requests)
+        seen, sizes[:] = max(sizes), []
+        sample(which, requests)
+    finally:
+        filling.remove(), counting.remove()
+    assert [got.completion_ids for got in found] == [got.completion_ids for got in expected]
+    assert (seen, max(sizes)) == (12, 3)  # the second time it knows
+
+
+def test_out_of_memory_with_a_single_completion_names_the_settings(model):
+    filling = fill_memory(model, above=0)
+    try:
+        with pytest.raises(PostrlError, match="single completion of at most 8 tokens") as caught:
+            sample(sampler(model), mixed())
+    finally:
+        filling.remove()
+    assert "--max-completion-length" in caught.value.hint
 
 
 def test_a_model_in_training_samples_without_dropout_and_trains_on(model):

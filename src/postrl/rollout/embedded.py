@@ -8,13 +8,13 @@ weights, not on its neighbours (up to the rounding of batched matrix products).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from postrl.errors import UsageError
+from postrl.errors import PostrlError, UsageError
 from postrl.rollout.sampler import Request, Sampled
 from postrl.types import VersionSpan
 
@@ -37,18 +37,21 @@ class EmbeddedSampler:
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._stop_ids = torch.tensor(sorted(set(stop_token_ids)), dtype=torch.long)
+        self._stop_ids = frozenset(stop_token_ids)
         self._version = version
+        self._most = MAX_SEQUENCES
+        """Completions at once; fewer after memory ran out."""
 
     async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """See `Sampler.sample`; in batches of at most MAX_SEQUENCES, in the order of the requests.
 
         Raises:
             UsageError: the model keeps another state than keys and values, which cannot be shared out.
+            PostrlError: out of memory with a single completion.
         """
-        for start in range(0, len(requests), MAX_SEQUENCES):
+        for start in range(0, len(requests), self._most):
             await asyncio.sleep(0)  # what the batch before has set going (rewards) may start before this one takes over
-            indices = range(start, min(start + MAX_SEQUENCES, len(requests)))
+            indices = range(start, min(start + self._most, len(requests)))
             for index, sampled in zip(indices, self._batch([requests[i] for i in indices]), strict=True):
                 yield index, sampled
 
@@ -57,45 +60,62 @@ class EmbeddedSampler:
         was_training = self._model.training
         self._model.eval()
         try:
-            return _Decoding(self._model, self._tokenizer, self._stop_ids, requests, self._version()).run()
+            return self._with_room(requests)
         finally:
             self._model.train(was_training)
+
+    def _with_room(self, requests: Sequence[Request]) -> list[Sampled]:
+        """One batch; when memory runs out, its halves: what a completion becomes does not depend on its neighbours."""
+        try:
+            return _Decoding(self._model, self._tokenizer, self._stop_ids, requests, self._version()).run()
+        except torch.OutOfMemoryError as error:
+            if len(requests) == 1:
+                raise PostrlError(
+                    f"out of memory in sampling a single completion of at most {requests[0].sampling.max_tokens} tokens",
+                    hint="lower --max-completion-length or --max-prompt-length, or use --engine vllm",
+                ) from error
+        torch.cuda.empty_cache()
+        self._most = half = len(requests) // 2
+        return [*self._with_room(requests[:half]), *self._with_room(requests[half:])]
 
 
 class _Decoding:
     """One batch from prefill to the last token. Shapes: B completions, b of them still running, V vocabulary."""
 
-    def __init__(self, model: Any, tokenizer: Any, stop_ids: Tensor, requests: Sequence[Request], version: int) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, stop_ids: Collection[int], requests: Sequence[Request], version: int
+    ) -> None:
         self.model, self.tokenizer, self.version = model, tokenizer, version
-        self.requests = requests
+        self.requests, self.stop_ids = requests, stop_ids
         self.device = next(model.parameters()).device
-        self.stop_ids = stop_ids.to(self.device)
         self.limit = max(r.sampling.max_tokens for r in requests)
-        self.limits_B = torch.tensor([r.sampling.max_tokens for r in requests], device=self.device)
-        self.temperature_B = torch.tensor([r.sampling.temperature for r in requests], device=self.device)
+        temperatures = [r.sampling.temperature for r in requests]
+        self.temperature_B, self.some_greedy = torch.tensor(temperatures, device=self.device), 0 in temperatures
         self.uniform_BT = torch.stack([_uniforms(r.seed, self.limit) for r in requests]).to(self.device)
-        self.tokens_BT = torch.zeros(len(requests), self.limit, dtype=torch.long, device=self.device)
         self.logps_BT = torch.zeros(len(requests), self.limit, device=self.device)
         self.mask_bL = torch.zeros(len(requests), 0, dtype=torch.long, device=self.device)
-        self.lengths = [0] * len(requests)
+        self.completions: list[list[int]] = [[] for _ in requests]
         self.stopped = [False] * len(requests)
 
     def run(self) -> list[Sampled]:
         logits_bV = self._prefill()
-        alive = torch.arange(len(self.requests), device=self.device)
+        running = list(range(len(self.requests)))
+        rows = torch.arange(len(running), device=self.device)
         for t in range(self.limit):
-            tokens_b, logps_b = _draw(logits_bV, self.temperature_B[alive], self.uniform_BT[alive, t])
-            self.tokens_BT[alive, t], self.logps_BT[alive, t] = tokens_b, logps_b
-            ended_b = self._ended(alive, tokens_b, t)
-            keep = (~ended_b).nonzero().squeeze(-1)
-            if not len(keep):
+            tokens_b, logps_b = _draw(logits_bV, self.temperature_B[rows], self.uniform_BT[rows, t], self.some_greedy)
+            self.logps_BT[rows, t] = logps_b
+            drawn = tokens_b.tolist()  # the one wait for a GPU in a step
+            keep = [i for i, row in enumerate(running) if not self._ends(row, drawn[i])]
+            if not keep:
                 break
-            if len(keep) < len(alive):
-                alive, tokens_b = alive[keep], tokens_b[keep]
-                self.cache.batch_select_indices(keep)
-                self.mask_bL = self.mask_bL[keep]
-            logits_bV = self._step(tokens_b, alive)
-        return [self._result(i) for i in range(len(self.requests))]
+            if len(keep) < len(running):
+                running = [running[i] for i in keep]
+                kept = torch.tensor(keep, device=self.device)
+                rows, tokens_b = rows[kept], tokens_b[kept]
+                self.cache.batch_select_indices(kept)
+                self.mask_bL = self.mask_bL[kept]
+            logits_bV = self._step(tokens_b, rows, padded=any(self.padding[row] for row in running))
+        return [self._result(i, logps) for i, logps in enumerate(self.logps_BT.tolist())]
 
     def _prefill(self) -> Tensor:
         """Read every distinct prompt once, left-padded, then give each completion its copy of the cache."""
@@ -114,7 +134,7 @@ class _Decoding:
         self.cache = DynamicCache(config=self.model.config)
         out = self.model(
             input_ids=ids,
-            attention_mask=mask if bool((mask == 0).any()) else None,
+            attention_mask=mask if any(len(prompt) < width for prompt in prompts) else None,
             position_ids=(mask.cumsum(-1) - 1).clamp_(min=0),
             past_key_values=self.cache,
             use_cache=True,
@@ -129,45 +149,41 @@ class _Decoding:
         self.cache.batch_select_indices(rows)
         self.mask_bL = mask[rows]
         self.positions_B = mask.sum(-1)[rows]
+        self.padding = [width - len(r.prompt_ids) for r in self.requests]
         logits: Tensor = out.logits[:, -1][rows]
         return logits
 
-    def _step(self, tokens_b: Tensor, alive: Tensor) -> Tensor:
+    def _step(self, tokens_b: Tensor, rows: Tensor, *, padded: bool) -> Tensor:
         self.mask_bL = torch.cat([self.mask_bL, self.mask_bL.new_ones(len(tokens_b), 1)], dim=1)
         out = self.model(
             input_ids=tokens_b[:, None],
-            attention_mask=self.mask_bL if self.padded else None,
-            position_ids=self.positions_B[alive, None],
+            attention_mask=self.mask_bL if padded else None,
+            position_ids=self.positions_B[rows, None],
             past_key_values=self.cache,
             use_cache=True,
         )
-        self.positions_B[alive] += 1
+        self.positions_B[rows] += 1
         logits: Tensor = out.logits[:, -1]
         return logits
 
-    @property
-    def padded(self) -> bool:
-        return bool((self.mask_bL[:, 0] == 0).any())
+    def _ends(self, row: int, token: int) -> bool:
+        """Whether a completion ends with this token."""
+        completion, sampling = self.completions[row], self.requests[row].sampling
+        completion.append(token)
+        self.stopped[row] = token in self.stop_ids or self._has_stop_text(completion, sampling.stop)
+        return self.stopped[row] or len(completion) >= sampling.max_tokens
 
-    def _ended(self, alive: Tensor, tokens_b: Tensor, t: int) -> Tensor:
-        stopped = torch.isin(tokens_b, self.stop_ids).tolist()
-        for i, row in enumerate(alive.tolist()):
-            self.lengths[row] = t + 1
-            self.stopped[row] = stopped[i] = stopped[i] or self._stop_text(row, t)
-        return torch.tensor(stopped, device=self.device) | (self.limits_B[alive] <= t + 1)
-
-    def _stop_text(self, row: int, t: int) -> bool:
-        stop = self.requests[row].sampling.stop
+    def _has_stop_text(self, completion: list[int], stop: Sequence[str]) -> bool:
         if not stop:
             return False
-        text = self.tokenizer.decode(self.tokens_BT[row, : t + 1].tolist())
+        text = self.tokenizer.decode(completion)
         return any(s in text for s in stop)
 
-    def _result(self, i: int) -> Sampled:
-        n = self.lengths[i]
+    def _result(self, i: int, logps: list[float]) -> Sampled:
+        n = len(self.completions[i])
         return Sampled(
-            completion_ids=self.tokens_BT[i, :n].tolist(),
-            logps=self.logps_BT[i, :n].tolist(),
+            completion_ids=self.completions[i],
+            logps=logps[:n],
             version_spans=[VersionSpan(self.version, 0, n)],
             finish_reason="stop" if self.stopped[i] else "length",
         )
@@ -178,10 +194,13 @@ def _uniforms(seed: int, n: int) -> Tensor:
     return torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def _draw(logits_bV: Tensor, temperature_b: Tensor, uniform_b: Tensor) -> tuple[Tensor, Tensor]:
+def _draw(
+    logits_bV: Tensor, temperature_b: Tensor, uniform_b: Tensor, some_greedy: bool = False
+) -> tuple[Tensor, Tensor]:
     """Draw by inverting the cumulative distribution; log-probs are those of the tempered distribution.
 
-    Temperature 0 takes the most likely token; its log-prob is that of the untempered distribution.
+    Temperature 0 takes the most likely token; its log-prob is that of the untempered distribution. `some_greedy` says
+    whether there is one: asking the tensor would wait for the GPU.
     """
     greedy_b = temperature_b == 0
     logps_bV = torch.log_softmax(logits_bV.float() / torch.where(greedy_b, 1.0, temperature_b)[:, None], dim=-1)
@@ -189,6 +208,6 @@ def _draw(logits_bV: Tensor, temperature_b: Tensor, uniform_b: Tensor) -> tuple[
     target_b = uniform_b * cumulative_bV[:, -1]
     tokens_b = torch.searchsorted(cumulative_bV, target_b[:, None], right=True).squeeze(-1)
     tokens_b = tokens_b.clamp_(max=logits_bV.shape[-1] - 1)
-    if bool(greedy_b.any()):
+    if some_greedy:
         tokens_b = torch.where(greedy_b, logits_bV.argmax(-1), tokens_b)
     return tokens_b, logps_bV.gather(-1, tokens_b[:, None]).squeeze(-1)
