@@ -247,7 +247,8 @@ def _sampling_copy(learner: Learner, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     config = learner.policy.causal_lm.config
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
+    with learner.ranks.device:  # drawing weights that are thrown away takes a CPU longer than the copy after it
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
     return model.to(learner.ranks.device).requires_grad_(False).eval()
 
 
