@@ -101,7 +101,7 @@ def test_a_model_that_is_not_here_yet_is_taken_for_a_usual_one() -> None:
     assert {*LLAMA} < {*plan(lora_rank=4).targets}
 
 
-# -- servers that run already, and servers that cannot -------------------------------------------------------------------
+# -- servers that run already, and servers that cannot -----------------------------------------------------------------
 
 
 def info(lora: dict[str, int] | None, runtime: bool = True) -> tuple[int, str]:

@@ -4,7 +4,7 @@
     plan.rank       # above 0: --enable-lora; 0: all weights are pushed, adapters merged
     plan.reason     # why merged, where nobody asked for it
 
-The launcher decides before anything starts, because a server for adapters is started otherwise and its requests name them.
+The launcher decides before anything starts: servers for adapters are started otherwise, and requests name adapters.
 """
 
 from __future__ import annotations
