@@ -122,10 +122,11 @@ class GRPOConfig:
     )
 
     # -- rollout -------------------------------------------------------------------------------------------------
-    engine: Literal["auto", "transformers", "vllm"] = setting(
+    engine: Literal["auto", "transformers", "vllm", "simulated"] = setting(
         "auto",
         ROLLOUT,
-        "What generates: transformers (inside the trainer) or vllm (servers); auto: vllm where it is installed.",
+        "What generates: transformers (inside the trainer) or vllm (servers); auto: vllm where it is installed. simulated: "
+        "nothing, and nothing is trained; it shows how long a run would take (docs/planning.md).",
     )
     vllm_server_url: list[str] = setting(
         [], ROLLOUT, "A vLLM server that already runs; repeatable; nothing is started or stopped then."
@@ -140,6 +141,12 @@ class GRPOConfig:
     )
     vllm_arg: list[str] = setting(
         [], ROLLOUT, "Further flag for the vLLM servers as KEY=VALUE, such as enforce-eager=true; repeatable."
+    )
+    simulation_arg: list[str] = setting(
+        [],
+        ROLLOUT,
+        "What engine simulated and `postrl plan --simulate` assume, as KEY=VALUE, such as length-mean=300; repeatable "
+        "(docs/planning.md).",
     )
     server_start_timeout: float = setting(900.0, ROLLOUT, "Seconds a vLLM server may take to start.")
     server_frozen_timeout: float = setting(

@@ -196,6 +196,26 @@ def _asynchronous(c: GRPOConfig) -> Problem:
     return None
 
 
+def _simulated(c: GRPOConfig) -> Problem:
+    for arg in c.simulation_arg:
+        if "=" not in arg:
+            return f"simulation_arg is {arg!r}", "write it as KEY=VALUE, such as --simulation-arg length-mean=300"
+    if c.engine != "simulated":
+        return None
+    for name in ("replay", "resume", "eval_dataset", "vllm_server_url", "push_to_hub", "report_to"):
+        if value := getattr(c, name):
+            return (
+                f"engine = simulated has no model, no data and no checkpoint, and {name} is {value}",
+                f"remove --{name.replace('_', '-')}, or use another --engine",
+            )
+    if c.max_steps == -1:
+        return (
+            "engine = simulated reads no data set, so num_train_epochs says nothing about the number of its steps",
+            "set --max-steps",
+        )
+    return None
+
+
 def _weight_sync(c: GRPOConfig) -> Problem:
     if c.weight_sync == "lora" and c.engine == "transformers" and not c.replay:
         return (
@@ -219,5 +239,6 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
     _ranges, _choices, _group_baseline, _dual_clip, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
-    _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _weight_sync, _vllm_args,
+    _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
+    _weight_sync, _vllm_args,
 )  # fmt: skip

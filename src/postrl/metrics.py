@@ -11,11 +11,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError, UsageError
+from postrl.types import Rollout
 
 METRICS: dict[str, str] = {
     "step": "Steps finished, from 1.",
@@ -104,6 +106,26 @@ def _matches(pattern: str, name: str) -> bool:
         for part in re.split(r"(<[^>]+>)", pattern)
     )
     return re.fullmatch(regex, name) is not None
+
+
+def rollout_summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Rewards, lengths and staleness of the rollouts of a step."""
+    if not rollouts:
+        return {}
+    rewards = [r.reward for r in rollouts if r.reward is not None]
+    lengths = [len(r.completion_ids) for r in rollouts]
+    staleness = [r.staleness for r in rollouts]
+    return {
+        "reward/mean": statistics.fmean(rewards) if rewards else math.nan,
+        "reward/std": statistics.pstdev(rewards) if rewards and all(map(math.isfinite, rewards)) else math.nan,
+        "completion/length_mean": statistics.fmean(lengths),
+        "completion/length_max": float(max(lengths)),
+        "completion/truncated_frac": statistics.fmean(r.finish_reason == "length" for r in rollouts),
+        "rollout/staleness_mean": statistics.fmean(staleness),
+        "rollout/staleness_max": float(max(staleness)),
+        "tokens/prompt": float(sum(len(r.prompt_ids) for r in rollouts)),
+        "tokens/completion": float(sum(lengths)),
+    }
 
 
 # -- metrics.jsonl ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from postrl.errors import PostrlError
 from postrl.learning.learner import MAX_NONFINITE, UpdateReport
 from postrl.learning.memory import peak_memory_gb
 from postrl.learning.sharding import Ranks
+from postrl.metrics import rollout_summary
 from postrl.rollout.store import write_rollouts
 from postrl.session import Session
 from postrl.types import Batch, Group, Rollout
@@ -160,26 +160,6 @@ def reduce_over_ranks(pairs: Mapping[str, tuple[Any, Any]], ranks: Ranks) -> dic
         flat = reduce([float(x) for name in names for x in pairs[name]])
         out.update({name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)})
     return out
-
-
-def rollout_summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Rewards, lengths and staleness of the rollouts of a step."""
-    if not rollouts:
-        return {}
-    rewards = [r.reward for r in rollouts if r.reward is not None]
-    lengths = [len(r.completion_ids) for r in rollouts]
-    staleness = [r.staleness for r in rollouts]
-    return {
-        "reward/mean": statistics.fmean(rewards) if rewards else math.nan,
-        "reward/std": statistics.pstdev(rewards) if rewards and all(map(math.isfinite, rewards)) else math.nan,
-        "completion/length_mean": statistics.fmean(lengths),
-        "completion/length_max": float(max(lengths)),
-        "completion/truncated_frac": statistics.fmean(r.finish_reason == "length" for r in rollouts),
-        "rollout/staleness_mean": statistics.fmean(staleness),
-        "rollout/staleness_max": float(max(staleness)),
-        "tokens/prompt": float(sum(len(r.prompt_ids) for r in rollouts)),
-        "tokens/completion": float(sum(lengths)),
-    }
 
 
 def _finished(metrics: Mapping[str, Any]) -> dict[str, float]:

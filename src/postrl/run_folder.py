@@ -31,6 +31,7 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "num_processes", "max_tokens_per_microbatch",
         "gradient_checkpointing", "reward_timeout", "reward_error_budget", "reward_workers", "sandbox", "dataset_path",
         "trust_remote_code", "weight_sync", "max_staleness", "stale_policy", "stale_wait", "rollout_queue_size", "in_flight",
+        "simulation_arg",
     }
 )  # fmt: skip
 """Settings that a resumed run may have otherwise than the run it continues."""

@@ -24,7 +24,7 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "accelerate", "peft", "pan
 
 
 COMMANDS = (
-    (), ("grpo",), ("serve",), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",),
+    (), ("grpo",), ("serve",), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",), ("plan",),
 )  # fmt: skip
 
 

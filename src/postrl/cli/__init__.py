@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from postrl import __version__
-from postrl.cli import env, grpo, init, processes, rescore, reward, serve
+from postrl.cli import env, grpo, init, plan, processes, rescore, reward, serve
 from postrl.errors import PostrlError
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ def _root(
 
 
 grpo.add_to(app)
+plan.add_to(app)
 serve.add_to(app)
 init.add_to(app)
 reward.add_to(app)

@@ -25,7 +25,16 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(config: GRPOConfig, dry_run: bool) -> int:
-    """Check that there is something to train and to train on, then launch; returns the exit code."""
+    """Check that there is something to train and to train on, then launch (or simulate); returns the exit code."""
+    if config.engine == "simulated":
+        from postrl.cli.simulated import run as simulate
+
+        return simulate(config, dry_run)
+    if config.simulation_arg:
+        raise UsageError(
+            f"simulation_arg is {config.simulation_arg[0]}, and engine = {config.engine} simulates nothing",
+            hint="remove --simulation-arg, or use --engine simulated",
+        )
     if not config.model:
         raise UsageError(
             "no model is given",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -14,24 +14,38 @@ from typer.core import TyperCommand
 from postrl.config import ASYNC, RUN, GRPOConfig
 from postrl.errors import UsageError
 
-Run = Callable[[GRPOConfig, bool], int]
+Run = Callable[..., int]
+"""(settings, whether it is a dry run, and the command's further options by name) -> exit code."""
 
 
-def settings_command(cls: type[GRPOConfig], run: Run, *, only_show: Any = None) -> Callable[..., None]:
+def settings_command(
+    cls: type[GRPOConfig],
+    run: Run,
+    *,
+    only_show: Any = None,
+    further: Mapping[str, tuple[Any, Any]] | None = None,
+    settings_of: str = "",
+) -> Callable[..., None]:
     """A typer command with one option per field of `cls`, `--config FILE` and `--dry-run`.
 
     Args:
         run: called with the settings and whether it is a dry run; its result is the exit code.
         only_show: the option that stands in for `--dry-run`.
+        further: options that are no settings: name -> (type with its option, default).
+        settings_of: name of the one among them that is the folder of a run whose settings are taken.
     """
+    further = further or {}
 
     def command(**values: Any) -> None:
         context, config_file, dry_run = values.pop("context"), values.pop("config"), values.pop("dry_run")
         overlap = values.pop("overlap")
+        others = {name: values.pop(name) for name in further}
+        if config_file is None and others.get(settings_of):
+            config_file = Path(others[settings_of]) / "config.yaml"
         given = {name: value for name, value in values.items() if _on_command_line(context, name)}
         if overlap and not given.setdefault("max_staleness", 1):
             raise UsageError("--async is short for --max-staleness 1, and --max-staleness is 0", hint="leave one out")
-        raise typer.Exit(run(build_config(cls, given, config_file), dry_run))
+        raise typer.Exit(run(build_config(cls, given, config_file), dry_run, **others))
 
     types = get_type_hints(cls)
     parameters = [_parameter("context", typer.Context)]
@@ -40,6 +54,7 @@ def settings_command(cls: type[GRPOConfig], run: Run, *, only_show: Any = None) 
         _parameter("config", Annotated[Path | None, _CONFIG], None),
         _parameter("dry_run", Annotated[bool, only_show or _DRY_RUN], False),
         _parameter("overlap", Annotated[bool, _ASYNC], False),
+        *(_parameter(name, annotation, default) for name, (annotation, default) in further.items()),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

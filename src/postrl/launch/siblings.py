@@ -42,8 +42,13 @@ def with_engine(config: GRPOConfig) -> GRPOConfig:
     """The config with `auto` decided: vllm where it is installed or a server is named, else transformers.
 
     Raises:
-        UsageError: vllm is asked for and not installed.
+        UsageError: vllm is asked for and not installed, or nothing is to be trained.
     """
+    if config.engine == "simulated":
+        raise UsageError(
+            "engine = simulated trains no model, so a script's trainer cannot run it",
+            hint="use `postrl grpo --engine simulated` or `postrl plan --simulate`, or another engine",
+        )
     installed = vllm_distribution()
     if config.engine == "vllm" and not installed and not config.vllm_server_url:
         raise UsageError(

@@ -1,0 +1,140 @@
+"""`postrl grpo --engine simulated`, and what simulations show: assumptions, reports and comparisons on stdout."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from postrl.cli.options import default_of, flag
+from postrl.cli.tables import Column, show
+from postrl.config import GRPOConfig
+from postrl.simulation.assumptions import ASSUMPTIONS, GUESS, Assumptions
+from postrl.simulation.loop import Report
+from postrl.simulation.splits import Row
+
+RIGHT = ("servers", "ranks", "max staleness", "GB a rank", "steps/h", "rollout tok/s", "trained tok/s", "servers idle",
+         "trainer idle", "staleness", "queue", "dropped")  # fmt: skip
+
+
+NOT_OF_THE_COMMAND = {
+    "engine",
+    "simulation_arg",
+    "num_servers",
+    "num_processes",
+    "max_staleness",
+    "output_dir",
+    "run_name",
+}
+"""Settings that the command line of a split leaves out, or has anew."""
+
+
+def run(config: GRPOConfig, dry_run: bool) -> int:
+    """Simulate the run into its folder, or show what is assumed; returns the exit code."""
+    from postrl.simulation.engine import prepare, run_steps
+
+    simulation = prepare(config, dry_run=dry_run)
+    if dry_run:
+        show_assumptions(simulation.assumed)
+    else:
+        show_report(run_steps(simulation))
+        sys.stdout.write(f"run folder: {simulation.folder.path}\n")
+    return 0
+
+
+def show_assumptions(assumed: Assumptions) -> None:
+    rows = [
+        (name, _value(name, getattr(assumed, name)), assumed.sources.get(name, GUESS))
+        for name in ASSUMPTIONS
+        if not _replaced(assumed, name)
+    ]
+    show([Column("assumed"), Column("value", right=True), Column("from", wide=True)], rows)
+    sys.stdout.write("\n")
+
+
+def _replaced(assumed: Assumptions, name: str) -> bool:
+    """Of the two ways to say how long completions are, the one that is not used."""
+    return name in ("length_mean", "length_sigma") if assumed.length_quantiles else name == "length_quantiles"
+
+
+def _value(name: str, value: Any) -> str:
+    if name != "length_quantiles":
+        return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    middle = value[len(value) // 2]
+    return f"{value[0]:g} .. {middle:g} .. {value[-1]:g}" if len(value) > 5 else ":".join(f"{v:g}" for v in value)
+
+
+def show_report(report: Report) -> None:
+    """What a simulated run was like."""
+    name, version = f"{report.steps} simulated steps", report.config.max_staleness
+    rows = [
+        ("steps an hour", f"{report.steps_per_hour:.1f}"),
+        ("completion tokens a second", f"{report.rollout_tokens_per_s:.0f}"),
+        ("trained tokens a second", f"{report.train_tokens_per_s:.0f}"),
+        ("servers idle", _share(report.samplers_idle)),
+        ("trainer idle", _share(report.trainer_idle)),
+        (
+            "staleness, mean and largest",
+            f"{report.staleness_mean:.2f}, {report.staleness_max} (max_staleness {version})",
+        ),
+        ("finished groups waiting", f"{report.queue_groups:.1f}"),
+        ("completions dropped", f"{report.dropped_stale} too old, {report.dropped_error} failed"),
+        ("bottleneck", report.bottleneck()),
+    ]
+    show([Column(name), Column("")], rows)
+
+
+def show_rows(rows: Sequence[Row], *, weights: float | None = None) -> None:
+    """The comparison; `weights`: GB of weights, gradients and optimizer of one rank alone, where they are known."""
+    names = [name for name in (*RIGHT, "bottleneck") if name != "GB a rank" or weights]
+    columns = [Column(name, right=name in RIGHT) for name in names]
+    show(columns, [[cells[name] for name in names] for cells in (_cells(row, weights) for row in rows)])
+
+
+def _cells(row: Row, weights: float | None) -> dict[str, str]:
+    split, report = row.split, row.report
+    cells = {
+        "servers": str(split.servers),
+        "ranks": str(split.ranks),
+        "max staleness": str(row.max_staleness),
+        "GB a rank": f"{(weights or 0.0) / split.ranks:.1f}",
+    }
+    if report is None:
+        return {**dict.fromkeys(RIGHT, "-"), **cells, "bottleneck": row.problem}
+    return {
+        **cells,
+        "steps/h": f"{report.steps_per_hour:.1f}",
+        "rollout tok/s": f"{report.rollout_tokens_per_s:.0f}",
+        "trained tok/s": f"{report.train_tokens_per_s:.0f}",
+        "servers idle": _share(report.samplers_idle),
+        "trainer idle": _share(report.trainer_idle),
+        "staleness": f"{report.staleness_mean:.2f}, {report.staleness_max}",
+        "queue": f"{report.queue_groups:.1f}",
+        "dropped": str(report.dropped_stale + report.dropped_error),
+        "bottleneck": report.bottleneck(),
+    }
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def command(config: GRPOConfig, row: Row) -> str:
+    """The command line that runs it: what differs from the defaults, and the split."""
+    own = [f"--num-servers {row.split.servers}", f"--num-processes {row.split.ranks}"]
+    own += [f"--max-staleness {row.max_staleness}"] if row.max_staleness else []
+    return " ".join(["postrl grpo", *_flags(config), *own])
+
+
+def _flags(config: GRPOConfig) -> Iterator[str]:
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if f.name in NOT_OF_THE_COMMAND or value == default_of(f) or value is None:
+            continue
+        if isinstance(value, bool):
+            yield flag(f.name) if value else "--no-" + flag(f.name)[2:]
+        else:
+            for item in value if isinstance(value, list) else [value]:
+                yield f"{flag(f.name)} {shlex.quote(str(item))}"

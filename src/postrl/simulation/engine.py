@@ -1,0 +1,62 @@
+"""`postrl grpo --engine simulated`: what a run would look like. The steps of the run, its folder and metrics, no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from postrl.config import GRPOConfig
+from postrl.console import StepLine, note
+from postrl.metrics import MetricsWriter
+from postrl.run_folder import RunFolder, with_run_folder
+from postrl.simulation.assumptions import Assumptions
+from postrl.simulation.calibrate import assume, split_of
+from postrl.simulation.loop import Metrics, Report, Split, simulate
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A run that is ready to be simulated."""
+
+    config: GRPOConfig
+    folder: RunFolder
+    assumed: Assumptions
+    split: Split
+
+
+def prepare(config: GRPOConfig, *, dry_run: bool = False) -> Simulation:
+    """Check everything, and make the run's folder unless it is a dry run.
+
+    Raises:
+        PostrlError: a wrong assumption, too few devices, or a folder that is not empty.
+    """
+    config = with_run_folder(config)
+    folder = RunFolder(config.output_dir or "")
+    folder.check(config)
+    assumed, placement = assume(config)
+    assumed.speed()  # what is wrong with it shows now
+    if not dry_run:
+        folder.prepare(config)
+    return Simulation(config, folder, assumed, split_of(placement))
+
+
+def run_steps(simulation: Simulation) -> Report:
+    """max_steps steps, each a line of metrics.jsonl and of the screen.
+
+    Raises:
+        RolloutError: nothing that can be trained on comes any more.
+    """
+    config, folder, split = simulation.config, simulation.folder, simulation.split
+    note(
+        f"simulating {split.servers} server(s) and {split.ranks} trainer rank(s): no model, no data, simulated seconds"
+    )
+    writer, total = MetricsWriter(folder.metrics), config.max_steps
+    with StepLine(total, every=config.logging_steps) as line:
+        line.begin(0, total)
+
+        def on_step(step: int, metrics: Metrics) -> None:
+            with folder.writing("metrics"):
+                row = writer.write(step, metrics)
+                folder.save_progress(step, total)
+            line.update(step, total, row)
+
+        return simulate(config, simulation.assumed, split, steps=total, whole=True, on_step=on_step, note=folder.note)
