@@ -81,7 +81,28 @@ def step_line(step: int, total: int, metrics: Metrics) -> str:
             parts.append(f"{label} {value:{digits}}")
     if (seconds := _number(metrics, "time/step")) is not None:
         parts.append(f"{seconds:.1f} s{_phases(metrics)}")
-    return " · ".join(parts)
+    return " · ".join([*parts, *bottleneck(metrics)])
+
+
+BALANCED = 0.1
+"""Share of a step that either side may stand still without being called slow."""
+
+
+def bottleneck(metrics: Metrics) -> list[str]:
+    """Which side is the slow one, in words, where servers generate beside the trainer; else nothing.
+
+    >>> bottleneck({"time/step": 60.0, "time/wait_for_rollouts": 20.0, "time/samplers_idle": 0.0})
+    ['bottleneck: generation (trainer waited 20.0 s)']
+    """
+    keys = ("time/step", "time/wait_for_rollouts", "time/samplers_idle")
+    step, waited, idle = (_number(metrics, key) for key in keys)
+    if step is None or waited is None or idle is None:
+        return []
+    if max(waited, idle) <= BALANCED * step:
+        return ["balanced"]
+    if waited > idle:
+        return [f"bottleneck: generation (trainer waited {waited:.1f} s)"]
+    return [f"bottleneck: training (servers idle {idle:.1f} s)"]
 
 
 _LINE = (

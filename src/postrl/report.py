@@ -80,7 +80,7 @@ class Reporter:
         if s.ranks.is_main:
             self._store(step, groups, batch)
             metrics = {
-                **rollout_summary(batch.rollouts),
+                **rollout_summary(batch.rollouts, s.config.num_iterations * s.config.minibatches),
                 **finish({**batch.metrics, **pairs}),
                 **_update_summary(stats),
                 **{f"time/{name}": seconds for name, seconds in times.items()},
@@ -176,7 +176,7 @@ def _update_summary(stats: UpdateReport) -> dict[str, float]:
 
 
 def _add_throughput(metrics: dict[str, float], rollouts: Sequence[Rollout], stats: UpdateReport) -> None:
-    if generate := metrics.get("time/generate"):
+    if (generate := metrics.get("time/generate")) and "throughput/rollout_tokens_per_s" not in metrics:
         metrics["throughput/rollout_tokens_per_s"] = sum(len(r.completion_ids) for r in rollouts) / generate
     if update := metrics.get("time/update"):
         metrics["throughput/train_tokens_per_s"] = stats.tokens / update

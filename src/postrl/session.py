@@ -80,6 +80,12 @@ class Session:
         save_checkpoint(self.folder.checkpoints, step, self.learner, state, pending, keep=keep)
         self.saved_step = step
 
+    def save_unless_saved(self, step: int) -> None:
+        """Write the checkpoint of the last finished step where there is none yet (a collective)."""
+        if step > self.saved_step:
+            self.save(step)
+            self.folder.note(f"saved checkpoint {step} before the run ends")
+
     def pushing(self) -> AbstractContextManager[None]:
         """Around the publication of the weights: the source of groups is told of it."""
         return self.source.pushing(self.version) if self.source else contextlib.nullcontext()

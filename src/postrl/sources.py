@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -140,11 +141,11 @@ class RemoteSource:
 
     def state(self) -> tuple[dict[str, Any], list[Group]]:
         try:
-            _, data, arrays = self._ask("state", timeout=60.0 + self.config.server_start_timeout)
-        except PostrlError:
+            _, data, arrays = self._send(encode("state"), "state", 60.0)
+        except PostrlError:  # it is lost, and the run may be about to end: what is known is enough to go on from
             if self._position is None:
                 raise
-            return self._position, []  # the worker is gone for good: the run ends with what is known
+            return self._position, []
         return data["state"], decode_groups(data, arrays)
 
     def load_state(self, state: Mapping[str, Any], groups: Sequence[Group]) -> None:
@@ -170,13 +171,22 @@ class RemoteSource:
         return self.channel.request(message, timeout=timeout, waiting_for=f"{kind} from the rollout worker")
 
     def _reconnect(self) -> None:
-        self.channel.close()
-        self._connect()
-        self.restarts += 1
-        if self._position is not None:
-            self._send(encode_groups("load_state", [], {"state": self._position}), "load_state", 60.0)
-        if self._version is not None:
-            self._send(encode("pushed", {"version": self._version}), "pushed", 60.0)
+        """Connect to the worker's successor. At first the dying one may still be there, and another one may die."""
+        end = time.monotonic() + START_TIMEOUT
+        while True:
+            self.channel.close()
+            try:
+                self._connect()
+                if self._position is not None:
+                    self._send(encode_groups("load_state", [], {"state": self._position}), "load_state", 60.0)
+                if self._version is not None:
+                    self._send(encode("pushed", {"version": self._version}), "pushed", 60.0)
+                self.restarts += 1
+                return
+            except ProtocolError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
 
 
 class ReplaySource:

@@ -22,12 +22,12 @@ from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
-from postrl.errors import UsageError
+from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
 from postrl.launch.script import finishing_on_ctrl_c, script_connections
 from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
 from postrl.learning.learner import UpdateReport
-from postrl.messages import decode, decode_groups, encode_groups
+from postrl.messages import decode, decode_groups, encode, encode_groups
 from postrl.report import Reporter
 from postrl.rewards.registry import resolve as resolve_reward
 from postrl.run_folder import RunFolder, with_run_folder
@@ -126,13 +126,19 @@ class GRPOTrainer:
     def generate(self, step: int) -> list[Group]:
         """The scored groups of this step, the same on every rank."""
         s = self.opened_session
-        message = b""
+        message, error = b"", None
         if s.source is not None:
-            groups, self.rollout_metrics = s.source.groups(step, s.version)
-            if s.ranks.size == 1:
+            try:
+                groups, self.rollout_metrics = s.source.groups(step, s.version)
+            except PostrlError as failed:
+                error = failed
+            if s.ranks.size == 1 and error is None:
                 return groups
-            message = encode_groups("groups", groups)
-        _, data, arrays = decode(s.ranks.broadcast(message))
+            message = encode("error", error_to_wire(error)) if error else encode_groups("groups", groups)
+        kind, data, arrays = decode(s.ranks.broadcast(message))
+        if kind == "error":  # a run that cannot go on leaves all that it has learned
+            s.save_unless_saved(step - 1)
+            raise error or error_from_wire(data)
         return decode_groups(data, arrays)
 
     @timed("assess")

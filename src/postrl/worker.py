@@ -65,9 +65,14 @@ class RolloutWorker:
             RewardError: rewards failed more often than the budget allows.
             ServerError: completions could not be had, or came without log-probs.
         """
-        prompts = self.stream.next(self.config.prompts_per_step)
-        groups, times = await self._sample(prompts, self.config.num_generations, self.sampling, version)
-        return groups, {**self._accept(groups), **times}
+        before = self.stream.state()
+        try:
+            prompts = self.stream.next(self.config.prompts_per_step)
+            groups, times = await self._sample(prompts, self.config.num_generations, self.sampling, version)
+            return groups, {**self._accept(groups), **times}
+        except BaseException:
+            self.stream.load_state(before)  # for a checkpoint: they were not trained on
+            raise
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         """One greedy completion for each prompt of the evaluation set, scored.

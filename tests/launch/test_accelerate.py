@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from postrl.launch.accelerate import trainer_command, usable_cores
-from postrl.launch.placement import Placement, place
+from postrl.launch.accelerate import trainer_command
+from postrl.launch.placement import Placement, place, usable_cores
 from postrl.launch.process import Supervisor
 
 from .support import SLOW
@@ -74,7 +74,7 @@ def test_the_config_is_the_runs_own_and_the_command_names_it(tmp_path: Path, mon
     config = yaml.safe_load((tmp_path / "accelerate.yaml").read_text())
     assert command[command.index("--config_file") + 1] == str(tmp_path / "accelerate.yaml")
     assert command[-4:] == ["--module", "postrl", "learner", "RUN"]
-    assert command[command.index("--num_cpu_threads_per_process") + 1] == str(max(1, usable_cores() // 2))
+    assert command[command.index("--num_cpu_threads_per_process") + 1] == str(max(1, len(usable_cores()) // 2))
     assert (config["num_processes"], config["use_cpu"], config["main_process_ip"]) == (2, False, "127.0.0.1")
     assert env["CUDA_VISIBLE_DEVICES"] == "4,5"
     assert "ACCELERATE_USE_CPU" not in env

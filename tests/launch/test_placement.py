@@ -7,7 +7,7 @@ import pytest
 
 from postrl.errors import UsageError
 from postrl.launch import placement
-from postrl.launch.placement import Placement, cuda_visible_devices, place, visible_gpus
+from postrl.launch.placement import Placement, cuda_visible_devices, divide_cores, place, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -135,3 +135,17 @@ def test_a_childs_devices_are_named_as_ours_are(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert cuda_visible_devices([1, 2]) == "1,2"
     assert cuda_visible_devices([]) == ""
+
+
+def test_servers_that_generate_while_the_trainer_trains_get_cores_of_their_own():
+    def divided(servers: int, cores: int) -> tuple[list[list[int]], int | None]:
+        placement = divide_cores(place(0, engine="vllm", num_servers=servers), list(range(cores)))
+        return placement.server_cores, placement.trainer_cores
+
+    assert divided(1, 2) == ([[1]], 1)
+    assert divided(1, 8) == ([[4, 5, 6, 7]], 4)
+    assert divided(2, 8) == ([[6, 7], [4, 5]], 4)
+    assert divided(2, 4) == ([[3], [2]], 2)
+    assert divided(2, 2) == ([], None), "too few: all share all"
+    assert divided(0, 4) == ([], None)
+    assert divide_cores(place(2, engine="vllm"), [0, 1, 2, 3]).server_cores == [], "GPUs need no cores"

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from postrl.launch.placement import Placement, cuda_visible_devices
+from postrl.launch.placement import Placement, cuda_visible_devices, usable_cores
 from postrl.launch.ports import LOOPBACK, free_port
 
 # What a torchrun, accelerate or scheduler around us may have left in the environment, and accelerate or torchrun
@@ -32,21 +32,17 @@ def trainer_command(
         run_dir: the run's folder.
         placement: ranks and devices.
         module: what every rank runs, as after `python -m`: ["postrl", "learner", "RUN"].
-        num_threads: OMP threads per rank; default: this machine's cores, shared by the ranks.
+        num_threads: OMP threads per rank; default: the trainer's cores, shared by the ranks.
     """
     port = free_port()
     config_path = Path(run_dir) / "accelerate.yaml"
     config_path.write_text(_config(placement, port))
-    threads = num_threads or max(1, usable_cores() // placement.num_processes)
+    cores = placement.trainer_cores or len(usable_cores())
+    threads = num_threads or max(1, cores // placement.num_processes)
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config_path)]
     command += ["--num_processes", str(placement.num_processes), "--num_machines", "1"]
     command += ["--main_process_port", str(port), "--num_cpu_threads_per_process", str(threads), "--module", *module]
     return command, _environment(placement)
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _config(placement: Placement, port: int) -> str:

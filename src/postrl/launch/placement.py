@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 
 from postrl.errors import UsageError
@@ -33,6 +33,10 @@ class Placement:
     """Trainer ranks."""
     cpu: bool
     """No GPU is used."""
+    server_cores: list[list[int]] = field(default_factory=list)
+    """CPU cores of each server, where they are divided (see `divide_cores`); empty: all use all, in turns."""
+    trainer_cores: int | None = None
+    """How many are the trainer's then."""
 
     @property
     def shared(self) -> bool:
@@ -91,6 +95,19 @@ def _on_cpu(servers: int, tensor_parallel_size: int, num_processes: int | None) 
     return Placement([[] for _ in range(servers)], [], num_processes or 1, cpu=True)
 
 
+def divide_cores(placement: Placement, cores: list[int]) -> Placement:
+    """On a CPU machine whose servers generate while the trainer trains: cores for each server, the rest for the trainer.
+
+    Half of them go to the servers, at least one to each. With too few for that, all share all.
+    """
+    servers = len(placement.server_devices)
+    each = max(1, len(cores) // (2 * servers)) if servers else 0
+    if not placement.cpu or not servers or servers * each >= len(cores):
+        return placement
+    mine = [cores[len(cores) - (i + 1) * each : len(cores) - i * each] for i in range(servers)]
+    return replace(placement, server_cores=mine, trainer_cores=len(cores) - servers * each)
+
+
 def _check_gpus(
     num_gpus: int, taken: int, ranks: int, servers: int, tensor_parallel_size: int, num_processes: int | None
 ) -> None:
@@ -125,6 +142,11 @@ def visible_gpus(*, timeout: float = 10.0) -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+
+
+def usable_cores() -> list[int]:
+    """The CPU cores this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def cuda_visible_devices(devices: list[int]) -> str:

@@ -21,7 +21,7 @@ from postrl.config import GRPOConfig
 from postrl.connections import TOKEN, Connections
 from postrl.errors import ServerError, UsageError
 from postrl.launch.adapters import AdapterPlan, adapter_plan, for_running, without_lora
-from postrl.launch.placement import Placement, place, visible_gpus
+from postrl.launch.placement import Placement, divide_cores, place, usable_cores, visible_gpus
 from postrl.launch.pool import Fall, ServerPool
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.vllm import server_dtype, vllm_distribution, vllm_pool
@@ -63,13 +63,14 @@ def with_engine(config: GRPOConfig) -> GRPOConfig:
 def placement_of(config: GRPOConfig) -> Placement:
     """Where the processes of the run go on this machine."""
     starts = config.engine == "vllm" and not config.vllm_server_url and not config.replay
-    return place(
+    placement = place(
         visible_gpus(),
         engine=config.engine if starts else "transformers" if config.engine == "transformers" else "vllm",
         num_servers=config.num_servers if starts else 0,
         tensor_parallel_size=config.tensor_parallel_size,
         num_processes=config.num_processes,
     )
+    return divide_cores(placement, usable_cores()) if config.max_staleness else placement
 
 
 @dataclass

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -93,6 +94,7 @@ def vllm_pool(
             model=model,
             port=port,
             devices=placement.server_devices[index],
+            cores=placement.server_cores[index] if placement.server_cores else (),
             token=token,
             backend=backend,
             weights_dir=weights_dir,
@@ -121,6 +123,7 @@ def server_command(
     model: str,
     port: int,
     devices: list[int],
+    cores: Sequence[int] = (),
     token: str,
     backend: str | None = None,
     weights_dir: str | Path | None = None,
@@ -134,6 +137,7 @@ def server_command(
         model: local folder or hub id.
         port: on 127.0.0.1.
         devices: its GPUs, counted among the visible ones; empty: the server runs on the CPU.
+        cores: the CPU cores that are its own then; empty: all.
         token: what it asks of every request but /health; goes into its environment, never on the command line.
         backend: vLLM's name of the weight transport; default: nccl on GPUs, postrl_disk on CPUs.
         weights_dir: the folder from which the postrl_disk backend may load weights.
@@ -171,7 +175,9 @@ def server_command(
     if config.trust_remote_code:
         flags["trust-remote-code"] = True
     given = [_flag(key, value) for key, value in flags.items()]
-    env = _environment(model, devices, token, weights_dir) | ({RUNTIME_ADAPTERS: "True"} if adapters.rank else {})
+    env = _environment(model, devices, cores, token, weights_dir) | (
+        {RUNTIME_ADAPTERS: "True"} if adapters.rank else {}
+    )
     return [*_program(model), *given, *adapter_flags(config, adapters), *_user_flags(config)], env
 
 
@@ -224,7 +230,9 @@ def _program(model: str) -> list[str]:
     return [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
 
 
-def _environment(model: str, devices: list[int], token: str, weights_dir: str | Path | None) -> dict[str, str | None]:
+def _environment(
+    model: str, devices: list[int], cores: Sequence[int], token: str, weights_dir: str | Path | None
+) -> dict[str, str | None]:
     env: dict[str, str | None] = {
         TOKEN_VARIABLE: token,
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes for weights and pauses
@@ -238,13 +246,14 @@ def _environment(model: str, devices: list[int], token: str, weights_dir: str | 
     if Path(model).exists():
         env["HF_HUB_OFFLINE"] = "1"
     if not devices:
-        env |= {name: value for name, value in _on_cpus().items() if name not in os.environ}
+        env |= {name: value for name, value in _on_cpus(cores).items() if name not in os.environ}
     return env
 
 
-def _on_cpus() -> dict[str, str]:
+def _on_cpus(cores: Sequence[int]) -> dict[str, str]:
     """vLLM keeps one core free for its front end; with a trainer that waits while it generates, all cores may work."""
-    return {"VLLM_CPU_KVCACHE_SPACE": str(_cpu_cache_gib()), "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+    env = {"VLLM_CPU_KVCACHE_SPACE": str(_cpu_cache_gib()), "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+    return env | ({"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))} if cores else {})
 
 
 def _cpu_cache_gib() -> int:
