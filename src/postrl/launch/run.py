@@ -39,6 +39,8 @@ from postrl.rewards.registry import resolve, with_options
 from postrl.run_folder import RunFolder, with_run_folder
 
 POLL = 0.2
+SAVE_TIMEOUT = 300.0
+"""Seconds a trainer has to save and end after the run has lost its last server, or its rollout worker."""
 
 
 def say(text: str) -> None:
@@ -166,11 +168,25 @@ class Watch:
         with StepLine(total=max(1, self.config.max_steps), every=self.config.logging_steps) as line:
             while trainer.poll() is None:
                 self.show(line)
-                around.check()
+                try:
+                    around.check()
+                except PostrlError:
+                    self._let_it_save(trainer, line)
+                    raise
                 time.sleep(POLL)
             self.show(line)
         around.check()  # first: a trainer that lost its rollout worker says less than the worker
         check_children(children, self.folder)
+
+    def _let_it_save(self, trainer: ChildProcess, line: StepLine) -> None:
+        """A trainer that gets no more rollouts saves what it has learned and ends by itself; Ctrl-C cuts it short."""
+        if not self.training:
+            return
+        deadline = time.monotonic() + SAVE_TIMEOUT
+        while trainer.poll() is None and time.monotonic() < deadline:
+            self.show(line)
+            time.sleep(POLL)
+        self.show(line)
 
     def show(self, line: StepLine) -> None:
         for text in self.notes.new_lines():
