@@ -26,13 +26,14 @@ def test_rewards_lengths_and_staleness_of_a_step():
         rollout(6, 0.5, staleness=2),
         rollout(8, None, staleness=1),  # could not be scored: no part of the rewards
     ]
-    assert rollout_summary(rollouts) == {
+    assert rollout_summary(rollouts, updates=4) == {
         "reward/mean": 0.5,
         "reward/std": pytest.approx(math.sqrt(1 / 6)),  # of the population: squares 1/4, 1/4 and 0
         "completion/length_mean": 5.0,
         "completion/length_max": 8.0,
         "completion/truncated_frac": 0.25,
         "rollout/staleness_mean": 0.75,
+        "rollout/optimizer_steps_behind": 3.0,
         "rollout/staleness_max": 2.0,
         "tokens/prompt": 8.0,
         "tokens/completion": 20.0,

@@ -111,8 +111,8 @@ def _matches(pattern: str, name: str) -> bool:
     return re.fullmatch(regex, name) is not None
 
 
-def rollout_summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Rewards, lengths and staleness of the rollouts of a step."""
+def rollout_summary(rollouts: Sequence[Rollout], updates: int = 1) -> dict[str, float]:
+    """Rewards, lengths and staleness of the rollouts of a step; `updates`: optimizer steps of a phase."""
     if not rollouts:
         return {}
     rewards = [r.reward for r in rollouts if r.reward is not None]
@@ -126,6 +126,7 @@ def rollout_summary(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "completion/truncated_frac": statistics.fmean(r.finish_reason == "length" for r in rollouts),
         "rollout/staleness_mean": statistics.fmean(staleness),
         "rollout/staleness_max": float(max(staleness)),
+        "rollout/optimizer_steps_behind": updates * statistics.fmean(staleness),
         "tokens/prompt": float(sum(len(r.prompt_ids) for r in rollouts)),
         "tokens/completion": float(sum(lengths)),
     }
