@@ -188,6 +188,11 @@ def _asynchronous(c: GRPOConfig) -> Problem:
             f"max_staleness = {c.max_staleness}, and engine = transformers generates inside the trainer: nothing overlaps",
             "use --engine vllm, or --max-staleness 0",
         )
+    if c.in_flight == "abort" and c.stop:
+        return (
+            f"in_flight = abort cuts completions in two, and a text of stop = {c.stop} across a cut would not be seen",
+            "use --in-flight keep, or leave --stop out",
+        )
     if c.rollout_queue_size is not None and c.rollout_queue_size < c.prompts_per_step:
         return (
             f"rollout_queue_size = {c.rollout_queue_size} holds no batch of prompts_per_step = {c.prompts_per_step} groups",
