@@ -202,8 +202,9 @@ def test_attaching_lists_every_mismatch_at_once() -> None:
 def test_attaching_for_adapters_asks_for_the_flags_that_take_them() -> None:
     with FakeVLLM() as fake:
         fake.answers["/server_info"] = 200, json.dumps({"vllm_config": {"model_config": {}}, "vllm_env": {}})
+        fake.version = "7"
         problems = "\n".join(attach_problems(VLLMServer(fake.url), adapters=(16, 2)))
-    for part in ("--enable-lora --max-lora-rank 16", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"):
+    for part in ("--enable-lora --max-lora-rank 16", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", "version 7 were pushed"):
         assert part in problems
 
 

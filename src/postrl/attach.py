@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from postrl.errors import ServerError, WaitTimeout
-from postrl.servers import RUNTIME_ADAPTERS, VLLMServer
+from postrl.servers import NOT_OURS, RUNTIME_ADAPTERS, VLLMServer
 
 T = TypeVar("T")
 
@@ -42,14 +42,15 @@ def attach_problems(
 
     if (info := ask(server.server_info)) is not None:
         problems += config_problems(info, model=model, dtype=dtype, max_model_len=max_model_len, backend=backend)
-        problems += adapter_problems(info, rank=adapters[0], number=adapters[1]) if adapters else []
+        if adapters:
+            problems += ask(lambda: adapter_problems(server, rank=adapters[0], number=adapters[1])) or []
     ask(server.weight_info)
     paused = ask(server.is_paused)
     if paused:
         problems.append("it is paused, perhaps in the middle of a weight update of a run that died: restart it")
     if paused is False:  # a paused server would not answer
         ask(server.probe)
-    return [problem if server.url in problem else f"{server.url}: {problem}" for problem in problems]
+    return [problem if server.url in problem else f"{server.url}: {problem}" for problem in dict.fromkeys(problems)]
 
 
 def config_problems(
@@ -75,9 +76,13 @@ def config_problems(
     return problems
 
 
-def adapter_problems(info: dict[str, Any], *, rank: int, number: int) -> list[str]:
-    """Why a server cannot hold `number` LoRA adapters of `rank` that come while it runs; empty: it can."""
-    problems = []
+def adapter_problems(server: VLLMServer, *, rank: int, number: int) -> list[str]:
+    """Why a server cannot hold `number` LoRA adapters of `rank` that come while it runs; empty: it can.
+
+    Raises:
+        ServerError, WaitTimeout: it does not answer.
+    """
+    info, problems = server.server_info(), []
     lora = (info.get("vllm_config") or {}).get("lora_config")
     if not lora:
         problems.append(f"it takes no LoRA adapters: start it with --enable-lora --max-lora-rank {rank} or more")
@@ -87,6 +92,10 @@ def adapter_problems(info: dict[str, Any], *, rank: int, number: int) -> list[st
                 problems.append(_too_small(name, found, wanted))
     if not (info.get("vllm_env") or {}).get(RUNTIME_ADAPTERS):
         problems.append(f"it takes no adapters while it runs: start it with {RUNTIME_ADAPTERS}=True in its environment")
+    if (version := server.weight_info()) != NOT_OURS:
+        problems.append(
+            f"adapters belong to the model it was started with, and weights of version {version} were pushed to it since: restart it"
+        )
     return problems
 
 

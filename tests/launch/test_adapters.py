@@ -12,8 +12,12 @@ from peft import LoraConfig
 from fake_vllm import FakeVLLM
 from helpers import tiny_model_dir
 from postrl.config import GRPOConfig
+from postrl.connections import Connections
 from postrl.errors import ServerError, UsageError
 from postrl.launch.adapters import FULL, AdapterPlan, adapter_plan, for_running, without_lora
+from postrl.launch.placement import place
+from postrl.launch.siblings import siblings
+from postrl.run_folder import RunFolder
 from postrl.servers import VLLMServer
 
 LLAMA = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
@@ -130,6 +134,24 @@ def test_a_running_server_without_room_for_adapters_gets_them_merged(answer: tup
         assert found == wanted if not why else (found.rank == 0 and why in found.note() and fake.url in found.note())
         assert for_running(wanted, GRPOConfig(lora_rank=16, weight_sync="lora"), servers) == wanted
         assert for_running(FULL, GRPOConfig(), servers) == FULL
+
+
+def test_the_run_and_its_worker_know_and_the_terminal_is_told(model: str, tmp_path: Path) -> None:
+    placement = place(0, engine="vllm", num_servers=0, tensor_parallel_size=1, num_processes=1)
+    with FakeVLLM() as able, FakeVLLM() as unable:
+        able.answers["/server_info"] = info({"max_lora_rank": 8, "max_loras": 2})
+        unable.answers["/server_info"] = info(None)
+        for urls, rank in (([able.url], 4), ([able.url, unable.url], 0)):
+            folder = RunFolder(tmp_path / str(rank))
+            config = GRPOConfig(
+                model=model, dataset=["arithmetic"], engine="vllm", vllm_server_url=urls, lora_rank=4, output_dir=str(folder.path)
+            )  # fmt: skip
+            folder.prepare(config)
+            with siblings(config, folder, placement, model_path=model) as around:
+                assert around.connections.adapter_rank == rank
+                assert Connections.from_env(around.connections.to_env()) == around.connections
+            told = [line for line in (folder.logs / "notes.log").read_text().splitlines() if "LoRA" in line]
+            assert len(told) == (rank == 0) and all(unable.url in line for line in told)
 
 
 def test_servers_that_cannot_start_for_want_of_lora_are_started_for_merged_weights() -> None:

@@ -123,6 +123,16 @@ def test_a_server_that_refuses_is_named_with_the_way_out(learner: Learner, folde
     assert "--weight-sync merge" in caught.value.hint
 
 
+def test_at_the_end_a_server_that_goes_on_has_no_names_without_files(learner: Learner, folder: Path) -> None:
+    with FakeVLLM() as fake:
+        fake.adapters = {"mine": "/home/me"}
+        with FakeVLLM() as gone:
+            adapters = transport(learner, [fake, gone], folder)
+            adapters.push(learner.adapter(), 0)
+        adapters.close()
+        assert fake.adapters == {"mine": "/home/me"} and not folders(folder)
+
+
 def test_without_room_in_shared_memory_the_run_folder_is_used_and_cleaned(
     learner: Learner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ def adapter_plan(config: GRPOConfig, model: str, *, cpu: bool, peft_config: Any 
     Raises:
         UsageError: weight_sync lora or merge without an adapter, or lora for one that vLLM does not take.
     """
-    if config.engine == "transformers" or config.replay:
+    if config.engine not in ("vllm", "auto") or config.replay:
         return FULL
     rank = _rank(config, peft_config)
     if config.weight_sync in ("lora", "merge") and not rank:
@@ -102,7 +102,7 @@ def for_running(plan: AdapterPlan, config: GRPOConfig, servers: Sequence[VLLMSer
         return plan
     for server in servers:
         try:
-            problems = adapter_problems(server.server_info(), rank=plan.rank, number=config.max_loras)
+            problems = adapter_problems(server, rank=plan.rank, number=config.max_loras)
         except PostrlError:
             continue
         if problems:

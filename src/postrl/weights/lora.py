@@ -17,10 +17,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postrl.errors import ServerError
+from postrl.errors import PostrlError, ServerError
 from postrl.servers import ADAPTER_PREFIX, NOT_OURS, VLLMServer, adapter_name
 from postrl.weights.disk import PREFIX, delete_all_but, deliver, host_tensors, roomy_folder, write_pointer
 from postrl.weights.transport import NamedTensors, PushReport, on_each
@@ -83,9 +84,9 @@ class LoraTransport:
         return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
 
     def needed(self, version: int, newest: int) -> bool:
-        """Whether a rollout may still be asked for under `version` when `newest` is there: it, and those that train it.
+        """Whether a completion may still run under `version` once `newest` is there.
 
-        One more than the bound is kept: requests that are about to be given up may still run under it.
+        What is trained is at most max_staleness behind; one name more is kept for what is about to be given up.
         """
         return max(0, newest - self.max_staleness - 1) <= version <= newest
 
@@ -109,7 +110,11 @@ class LoraTransport:
         return path
 
     def close(self) -> None:
-        """Delete the files."""
+        """Unload the adapters, of which servers that go on would keep names without files, and delete the files."""
+        for server in self.servers:
+            if server.health():
+                with suppress(PostrlError):  # it may end at this moment, with all that it holds
+                    serve_adapters(server, {})
         delete_all_but(self.folder, ())
 
 
