@@ -71,7 +71,7 @@ def test_algorithms_import_torch_and_the_types_alone():
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", ["postrl.cli", "postrl.launch.run", "postrl.worker"])
+@pytest.mark.parametrize("module", ["postrl.cli", "postrl.launch.run", "postrl.worker", "postrl.simulation.engine"])
 def test_what_runs_beside_the_trainer_loads_no_torch(module):
     """Help in a moment, and a launcher and a rollout worker that take little memory."""
     code = f"import sys, {module}; sys.stdout.write(' '.join({{'torch', 'transformers', 'vllm', 'datasets'}} & set(sys.modules)))"

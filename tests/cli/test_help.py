@@ -76,8 +76,9 @@ def test_the_version_is_shown(postrl):
         "import postrl.cli as c\ntry: c.main(['reward', 'test', '--help'])\nexcept SystemExit: pass",
         "import postrl.cli as c\ntry: c.main(['init', '../x'])\nexcept SystemExit: pass",
         "import postrl.cli as c\ntry: c.main(['rescore', 'nowhere'])\nexcept SystemExit: pass",
+        "import postrl.cli as c\ntry: c.main(['plan', '--simulate', '--gpus', '2', '--steps', '1'])\nexcept SystemExit: pass",
     ],
-    ids=["import", "postrl --help", "grpo --help", "usage error", "reward test --help", "init", "rescore"],
+    ids=["import", "postrl --help", "grpo --help", "usage error", "reward test --help", "init", "rescore", "plan"],
 )
 def test_nothing_heavy_is_imported(program):
     check = f"{program}\nimport sys; print('loaded:', sorted(set(sys.modules) & {HEAVY!r}))"

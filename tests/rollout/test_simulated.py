@@ -99,15 +99,15 @@ def test_a_completion_that_is_cancelled_gives_its_slot_away():
     assert virtual_time.run(main()) == (pytest.approx(8.0), 0)
 
 
-def test_seconds_of_computing_are_counted():
-    async def main() -> float:
+def test_seconds_of_computing_are_counted_by_server_and_by_sequence():
+    async def main() -> tuple[float, float]:
         made = sampler()
-        await Run(made).sample(request(7))
+        await Run(made).sample(request(7), request(2))
         await asyncio.sleep(5)
         await Run(made).sample(request(3))
-        return made.busy
+        return made.spent()
 
-    assert virtual_time.run(main()) == pytest.approx(10.0)
+    assert virtual_time.run(main()) == pytest.approx((10.0, 12.0))
 
 
 # -- several servers, trouble ------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ def test_throughput_and_idle_shares_are_those_of_a_pencil(
     assert (got.samplers_idle, got.trainer_idle) == (pytest.approx(servers_idle), pytest.approx(trainer_idle))
     assert (got.staleness_mean, got.staleness_max) == (max_staleness, max_staleness)
     assert got.bottleneck() == bottleneck
+    assert got.running == pytest.approx(BATCH * GROUP * LENGTH / step)  # each is there for LENGTH seconds
 
 
 def test_a_server_at_its_limit_gives_its_tokens_a_second_whatever_waits():

@@ -96,12 +96,10 @@ def _simulate(config: GRPOConfig, gpus: int | None, from_run: str | None, steps:
     simulated.show_assumptions(assumed)
     ways = ways or [split_of(placement)]
     with bar("simulating", len(ways) * len(staleness_of(config))) as done:
-        rows = compare(config, assumed, ways, steps=steps, done=done)
+        reports = compare(config, assumed, ways, steps=steps, done=done)
     size = None if config.lora_rank or placement.cpu else model_size(config.model)
-    simulated.show_rows(rows, weights=size and 16 * size / 1e9)
+    simulated.show_comparison(reports, weights=size and 16 * size / 1e9)
     if gpus and len(ways) < (number := (gpus - 1) // config.tensor_parallel_size):
         sys.stdout.write(f"\n{len(ways)} of the {number} ways to divide them were simulated, evenly spread ones\n")
-    chosen = best(rows)
-    if chosen.report is not None:
-        sys.stdout.write(f"\nthe least stale within 2 % of the fastest:\n  {simulated.command(config, chosen)}\n")
+    sys.stdout.write(f"\nthe least stale within 2 % of the fastest:\n  {simulated.command(config, best(reports))}\n")
     return 0

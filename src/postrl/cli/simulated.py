@@ -13,21 +13,10 @@ from postrl.cli.tables import Column, show
 from postrl.config import GRPOConfig
 from postrl.simulation.assumptions import ASSUMPTIONS, GUESS, Assumptions
 from postrl.simulation.loop import Report
-from postrl.simulation.splits import Row
 
-RIGHT = ("servers", "ranks", "max staleness", "GB a rank", "steps/h", "rollout tok/s", "trained tok/s", "servers idle",
-         "trainer idle", "staleness", "queue", "dropped")  # fmt: skip
-
-
-NOT_OF_THE_COMMAND = {
-    "engine",
-    "simulation_arg",
-    "num_servers",
-    "num_processes",
-    "max_staleness",
-    "output_dir",
-    "run_name",
-}
+NOT_OF_THE_COMMAND = frozenset(
+    ["engine", "simulation_arg", "num_servers", "num_processes", "max_staleness", "output_dir", "run_name"]
+)
 """Settings that the command line of a split leaves out, or has anew."""
 
 
@@ -73,6 +62,7 @@ def show_report(report: Report) -> None:
         ("steps an hour", f"{report.steps_per_hour:.1f}"),
         ("completion tokens a second", f"{report.rollout_tokens_per_s:.0f}"),
         ("trained tokens a second", f"{report.train_tokens_per_s:.0f}"),
+        ("sequences at a time, a server", f"{report.running:.0f}"),
         ("servers idle", _share(report.samplers_idle)),
         ("trainer idle", _share(report.trainer_idle)),
         (
@@ -86,32 +76,37 @@ def show_report(report: Report) -> None:
     show([Column(name), Column("")], rows)
 
 
-def show_rows(rows: Sequence[Row], *, weights: float | None = None) -> None:
-    """The comparison; `weights`: GB of weights, gradients and optimizer of one rank alone, where they are known."""
-    names = [name for name in (*RIGHT, "bottleneck") if name != "GB a rank" or weights]
-    columns = [Column(name, right=name in RIGHT) for name in names]
-    show(columns, [[cells[name] for name in names] for cells in (_cells(row, weights) for row in rows)])
+def show_comparison(reports: Sequence[Report], *, weights: float | None = None) -> None:
+    """A row each; `weights`: GB of weights, gradients and optimizer of one rank alone, where they are known."""
+    rows = [_cells(report, weights) for report in reports]
+    names = [name for name in rows[0] if name not in SOMETIMES or any(row[name] != "0" for row in rows)]
+    last = names[-1]
+    show(
+        [Column(name, right=name != last, wide=name == last) for name in names],
+        [[row[name] for name in names] for row in rows],
+    )
+    sys.stdout.write(LEGEND)
 
 
-def _cells(row: Row, weights: float | None) -> dict[str, str]:
-    split, report = row.split, row.report
-    cells = {
-        "servers": str(split.servers),
-        "ranks": str(split.ranks),
-        "max staleness": str(row.max_staleness),
-        "GB a rank": f"{(weights or 0.0) / split.ranks:.1f}",
-    }
-    if report is None:
-        return {**dict.fromkeys(RIGHT, "-"), **cells, "bottleneck": row.problem}
+SOMETIMES = ("GB/rank", "dropped")
+"""Columns that are left out where they are 0."""
+LEGEND = """
+bound: max_staleness. tok/s: completion tokens trained on. running: sequences of a server at a time. idle: % of the time,
+servers/trainer. stale: mean staleness.
+"""
+
+
+def _cells(report: Report, weights: float | None) -> dict[str, str]:
     return {
-        **cells,
+        "servers": str(report.split.servers),
+        "ranks": str(report.split.ranks),
+        "GB/rank": f"{(weights or 0.0) / report.split.ranks:.0f}",
+        "bound": str(report.config.max_staleness),
         "steps/h": f"{report.steps_per_hour:.1f}",
-        "rollout tok/s": f"{report.rollout_tokens_per_s:.0f}",
-        "trained tok/s": f"{report.train_tokens_per_s:.0f}",
-        "servers idle": _share(report.samplers_idle),
-        "trainer idle": _share(report.trainer_idle),
-        "staleness": f"{report.staleness_mean:.2f}, {report.staleness_max}",
-        "queue": f"{report.queue_groups:.1f}",
+        "tok/s": f"{report.rollout_tokens_per_s:.0f}",
+        "running": f"{report.running:.0f}",
+        "idle": f"{100 * report.samplers_idle:.0f}/{100 * report.trainer_idle:.0f}",
+        "stale": f"{report.staleness_mean:.2f}",
         "dropped": str(report.dropped_stale + report.dropped_error),
         "bottleneck": report.bottleneck(),
     }
@@ -121,10 +116,10 @@ def _share(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def command(config: GRPOConfig, row: Row) -> str:
+def command(config: GRPOConfig, chosen: Report) -> str:
     """The command line that runs it: what differs from the defaults, and the split."""
-    own = [f"--num-servers {row.split.servers}", f"--num-processes {row.split.ranks}"]
-    own += [f"--max-staleness {row.max_staleness}"] if row.max_staleness else []
+    own = [f"--num-servers {chosen.split.servers}", f"--num-processes {chosen.split.ranks}"]
+    own += [f"--max-staleness {chosen.config.max_staleness}"] if chosen.config.max_staleness else []
     return " ".join(["postrl grpo", *_flags(config), *own])
 
 

@@ -137,7 +137,7 @@ class SimulatedServer:
         self._steps = 0.0
         self._owed = 0.0
         """Seconds of prefill to do before the next decode step."""
-        self._busy = 0.0
+        self._busy, self._ran = 0.0, 0.0
         self._at = 0.0
         self._paused = False
         self._cached: set[tuple[int, ...]] = set()
@@ -150,11 +150,10 @@ class SimulatedServer:
         """Completions it has."""
         return len(self._running) + len(self.waiting)
 
-    @property
-    def busy(self) -> float:
-        """Seconds in which it computed, so far."""
+    def spent(self) -> tuple[float, float]:
+        """Seconds in which it computed, so far, and the same for each sequence that it ran, added up."""
         self._advance()
-        return self._busy
+        return self._busy, self._ran
 
     async def run(self, completion: SimulatedCompletion) -> None:
         """Returns when it is finished, or when a push sends it back (`written` says how far it came)."""
@@ -202,12 +201,13 @@ class SimulatedServer:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Bring `_steps` and `_busy` up to now."""
+        """Bring `_steps`, `_busy` and `_ran` up to now."""
         now = asyncio.get_running_loop().time()
         passed, self._at = now - self._at, now
         if self._paused or not self._running:
             return
         self._busy += passed
+        self._ran += passed * len(self._running)
         prefill = min(self._owed, passed)
         self._owed -= prefill
         self._steps += (passed - prefill) / self.speed.step(len(self._running))
@@ -366,7 +366,7 @@ class SimulatedSampler:
         """None: what a server holds in its cache is not simulated."""
         return {}
 
-    @property
-    def busy(self) -> float:
-        """Seconds in which the servers computed, so far; all servers together."""
-        return sum(server.busy for server in self.servers)
+    def spent(self) -> tuple[float, float]:
+        """See `SimulatedServer.spent`; all servers together."""
+        each = [server.spent() for server in self.servers]
+        return sum(busy for busy, _ in each), sum(ran for _, ran in each)

@@ -63,8 +63,10 @@ class Assumptions:
 
     length_mean: float = assumption("mean tokens of a completion, before max_completion_length cuts it", 256.0, 1)
     length_sigma: float = assumption("spread of the lengths: sigma of their lognormal; 0: all alike", 0.6, 0, 5)
-    length_quantiles: tuple[float, ...] = assumption("lengths at evenly spaced quantiles, as 20:100:400; in place", ())
-    endless: float = assumption("share of completions that never end by themselves, beside those", 0.0, 0, 1)
+    length_quantiles: tuple[float, ...] = assumption(
+        "lengths at evenly spaced quantiles, such as 20:100:400, in place of the two", ()
+    )
+    endless: float = assumption("share of completions, beside those, that never end by themselves", 0.0, 0, 1)
     prompt_tokens: float = assumption("tokens of a prompt", 256.0, 1)
     slots: float = assumption("sequences that a server runs at once (vLLM: max_num_seqs)", float(DEFAULT_SLOTS), 1)
     lone_tokens_per_s: float = assumption("completion tokens a second of a server that runs one sequence", 100.0, 1e-9)

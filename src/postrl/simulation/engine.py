@@ -40,11 +40,7 @@ def prepare(config: GRPOConfig, *, dry_run: bool = False) -> Simulation:
 
 
 def run_steps(simulation: Simulation) -> Report:
-    """max_steps steps, each a line of metrics.jsonl and of the screen.
-
-    Raises:
-        RolloutError: nothing that can be trained on comes any more.
-    """
+    """max_steps steps, each a line of metrics.jsonl and of the screen."""
     config, folder, split = simulation.config, simulation.folder, simulation.split
     note(
         f"simulating {split.servers} server(s) and {split.ranks} trainer rank(s): no model, no data, simulated seconds"

@@ -51,6 +51,8 @@ class Report:
     """The same with their prompts, each once a group."""
     sampling: float = 0.0
     """Seconds in which servers computed; all together."""
+    ran: float = 0.0
+    """The same for each sequence that they ran, added up."""
     waiting: float = 0.0
     """Seconds the trainer stood still, for want of rollouts or until servers were ready for new weights."""
     staleness: float = 0.0
@@ -80,6 +82,11 @@ class Report:
         return max(0.0, 1 - self.sampling / self.seconds / self.split.servers)
 
     @property
+    def running(self) -> float:
+        """Mean number of sequences that a server ran."""
+        return self.ran / self.seconds / self.split.servers
+
+    @property
     def trainer_idle(self) -> float:
         return max(0.0, self.waiting / self.seconds)
 
@@ -96,7 +103,7 @@ class Report:
         """Which side holds the other up."""
         samplers, trainer = self.samplers_idle, self.trainer_idle
         if min(samplers, trainer) > 0.2:
-            return "max_staleness: both wait" if self.config.max_staleness else "they take turns"
+            return "both wait" if self.config.max_staleness else "they take turns"
         if abs(samplers - trainer) < 0.1:
             return "balanced"
         return "training" if samplers > trainer else "generation"
@@ -130,7 +137,7 @@ class Learner:
 
     async def _step(self, version: int) -> None:
         now = asyncio.get_running_loop().time
-        started, busy = now(), self.sampler.busy
+        started, before = now(), self.sampler.spent()
         groups, rollout_metrics = await self.worker.groups(version)
         generated = now()
         trained = _trained(groups, version)
@@ -145,9 +152,13 @@ class Learner:
             "time/update": update, "time/sync": sync, "weights/push_s": sync, "weights/version": float(version),
             "throughput/train_tokens_per_s": _tokens(trained) / update if update else math.nan,
         }  # fmt: skip
-        metrics = {**_summary(trained), **_numbers(rollout_metrics), **times}
+        metrics = {
+            **_summary(trained, self.config.num_iterations * self.config.minibatches),
+            **_numbers(rollout_metrics),
+            **times,
+        }
         if version + 1 >= self.first:
-            self._add(metrics, trained, self.sampler.busy - busy)
+            self._add(metrics, trained, before)
         self.on_step(version + 1, metrics)
 
     def _durations(self, trained: Sequence[Group]) -> tuple[float, float]:
@@ -162,13 +173,14 @@ class Learner:
         await self.sampler.push(version, self.assumed.push_seconds, self.config.in_flight)
         self.worker.pushed(version)
 
-    def _add(self, metrics: Metrics, trained: Sequence[Group], sampling: float) -> None:
+    def _add(self, metrics: Metrics, trained: Sequence[Group], before: tuple[float, float]) -> None:
         report, rollouts = self.report, _rollouts(trained)
         report.steps += 1
         report.seconds += metrics["time/step"]
         report.rollout_tokens += sum(len(r.completion_ids) for r in rollouts)
         report.trained_tokens += _tokens(trained)
-        report.sampling += sampling
+        busy, ran = self.sampler.spent()
+        report.sampling, report.ran = report.sampling + busy - before[0], report.ran + ran - before[1]
         report.waiting += metrics["time/generate"] + max(0.0, metrics["time/sync"] - self.assumed.push_seconds)
         report.completions += len(rollouts)
         report.staleness += sum(r.staleness for r in rollouts)
@@ -199,7 +211,6 @@ def simulate(
 
     Raises:
         UsageError: the assumptions contradict each other.
-        RolloutError: nothing that can be trained on comes any more, such as when everything becomes too old.
     """
     first = 1 if whole else config.max_staleness + 2
     total = steps if whole else steps + first - 1
@@ -283,8 +294,8 @@ def _tokens(groups: Sequence[Group]) -> int:
     )
 
 
-def _summary(groups: Sequence[Group]) -> Metrics:
-    summary = rollout_summary(_rollouts(groups))
+def _summary(groups: Sequence[Group], updates: int) -> Metrics:
+    summary = rollout_summary(_rollouts(groups), updates)
     return {name: value for name, value in summary.items() if not name.startswith("reward/")}
 
 

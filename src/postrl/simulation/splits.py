@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from postrl.config import GRPOConfig
-from postrl.errors import RolloutError, UsageError
+from postrl.errors import UsageError
 from postrl.simulation.assumptions import Assumptions
 from postrl.simulation.loop import Report, Split, simulate
 
@@ -17,21 +17,6 @@ LEAST_STEPS, MOST_STEPS = 8, 40
 ALIKE = 0.02
 """Share of the fastest within which a way of running is as good, and the one with less staleness is better."""
 STALENESS = (0, 1, 2)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way of running."""
-
-    split: Split
-    max_staleness: int
-    report: Report | None
-    problem: str = ""
-    """Why there is no report."""
-
-    @property
-    def speed(self) -> float:
-        return self.report.steps_per_hour if self.report else 0.0
 
 
 def divisions(gpus: int, tensor_parallel_size: int) -> list[Split]:
@@ -58,33 +43,26 @@ def compare(
     *,
     steps: int | None = None,
     done: Callable[[], None] = lambda: None,
-) -> list[Row]:
+) -> list[Report]:
     """Simulate each split under max_staleness 0, 1, 2 (and the config's own), the fastest first; `done` after each.
 
     Raises:
         UsageError: the assumptions contradict each other.
     """
     steps = steps or max(LEAST_STEPS, min(MOST_STEPS, ROLLOUTS // config.rollouts_per_step))
-    rows = []
+    reports = []
     for split in ways:
         for bound in staleness_of(config):
-            rows.append(_row(replace(config, max_staleness=bound), assumed, split, steps))
+            reports.append(simulate(replace(config, max_staleness=bound), assumed, split, steps=steps))
             done()
-    return sorted(rows, key=lambda row: (-row.speed, row.max_staleness, row.split.servers))
+    return sorted(reports, key=lambda r: (-r.steps_per_hour, r.config.max_staleness, r.split.servers))
 
 
 def staleness_of(config: GRPOConfig) -> list[int]:
     return sorted({*STALENESS, config.max_staleness})
 
 
-def _row(config: GRPOConfig, assumed: Assumptions, split: Split, steps: int) -> Row:
-    try:
-        return Row(split, config.max_staleness, simulate(config, assumed, split, steps=steps))
-    except RolloutError as error:
-        return Row(split, config.max_staleness, None, error.message)
-
-
-def best(rows: Sequence[Row]) -> Row:
-    """Of those as fast as the fastest, but for ALIKE, the one with the least staleness."""
-    alike = [row for row in rows if row.speed >= (1 - ALIKE) * rows[0].speed]
-    return min(alike, key=lambda row: (row.max_staleness, -row.speed))
+def best(reports: Sequence[Report]) -> Report:
+    """Of those as fast as the fastest, but for ALIKE, the one with the least staleness. The fastest comes first."""
+    alike = [r for r in reports if r.steps_per_hour >= (1 - ALIKE) * reports[0].steps_per_hour]
+    return min(alike, key=lambda r: (r.config.max_staleness, -r.steps_per_hour))
