@@ -105,5 +105,8 @@ def test_a_folder_that_is_no_finished_run_is_refused(tmp_path):
     MetricsWriter(tmp_path / "metrics.jsonl").write(0, {"eval/rows/reward": 0.5})
     with pytest.raises(DataError, match="has no step with times"):
         measured(tmp_path, TRUE)
+    MetricsWriter(tmp_path / "metrics.jsonl").write(1, {"time/update": 1.0, "time/step": 2.0})
+    with pytest.raises(DataError, match="rollouts holds 0 completions"):
+        measured(tmp_path, TRUE)
     with pytest.raises(UsageError, match="gpus is 'many'"):
         assume(config(simulation_arg=["gpus=many"]))

@@ -206,7 +206,7 @@ STEPS, PROMPTS = 6, BATCH * 6
     st.sampled_from(["keep", "keep_kv", "wait", "abort"]),
     st.sampled_from([5.0, 60.0]),
     st.sampled_from([2, 64]),
-    st.sampled_from(["wait", "drop_group"]),
+    st.sampled_from(["wait", "drop_rollout", "drop_group"]),
 )
 def test_every_prompt_is_trained_once_within_the_bound_whatever_delays_and_fails(
     seed, bound, in_flight, training, slots, policy

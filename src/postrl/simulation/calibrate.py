@@ -16,7 +16,6 @@ from postrl.config import GRPOConfig, read_yaml
 from postrl.errors import DataError, UsageError
 from postrl.launch.placement import Placement, place, visible_gpus
 from postrl.metrics import read_metrics
-from postrl.rollout.store import stored_steps
 from postrl.run_folder import RunFolder
 from postrl.simulation.assumptions import CPU, GPU, Assumptions, given, guessed, parse
 from postrl.simulation.loop import Split, simulate
@@ -86,8 +85,8 @@ def measured(run: str | Path, guess: Assumptions) -> Assumptions:
     """`guess` with everything that the run in this folder tells.
 
     Raises:
-        DataError: it has no steps with times.
-        UsageError: it has no stored rollouts, or no settings.
+        DataError: it has no steps with times, or no stored rollouts.
+        UsageError: it has no settings.
     """
     folder = RunFolder(run)
     config = GRPOConfig.from_yaml(folder.config)
@@ -106,7 +105,7 @@ def _lengths(folder: RunFolder) -> dict[str, Any]:
     """Sorted lengths of the completions of the latest steps, dropped ones too, and the prompts' mean."""
     import pyarrow.parquet as pq
 
-    files = stored_steps(folder.path)[-RECENT:]
+    files = sorted(folder.rollouts.glob("step_*.parquet"))[-RECENT:]
     tables = [pq.read_table(file, columns=["completion_tokens", "prompt_tokens"]) for file in files]
     lengths = sorted(n for table in tables for n in table["completion_tokens"].to_pylist() if n)
     prompts = [n for table in tables for n in table["prompt_tokens"].to_pylist()]

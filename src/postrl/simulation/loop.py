@@ -110,7 +110,7 @@ class Report:
 
 
 @dataclass
-class Learner:
+class SimulatedLearner:
     """The trainer's side of the loop."""
 
     config: GRPOConfig
@@ -234,7 +234,7 @@ def simulate(
             tokenizer=_NoText(),
             note=note,
         )
-        return await Learner(config, assumed, split, worker, sampler, first, on_step).train(total)
+        return await SimulatedLearner(config, assumed, split, worker, sampler, first, on_step).train(total)
 
     return virtual_time.run(main())
 
