@@ -23,6 +23,11 @@ PATIENCE = 300.0
 MARK = "POSTRL_E2E"
 """Environment variable that all processes of one command share."""
 
+SMALL_SERVER = ("--engine", "vllm", "--vllm-arg", "enforce-eager=true", "--max-model-len", "256")
+SMALL_SERVER += ("--max-prompt-length", "200", "--vllm-arg", "max-num-batched-tokens=256")
+"""The prompts of a step do not fit into one pass of the server: they must not be read in part (it would die of it)."""
+SERVER_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
 SMALL = ("--model", "tiny", "--dataset", "arithmetic", "--engine", "transformers", "--prompts-per-step", "2")
 SMALL += ("--num-generations", "4", "--max-completion-length", "8")
 """Steps of a fraction of a second."""
@@ -79,6 +84,34 @@ class Command:
                 if process.pid != self.process.pid and process.environ().get(MARK) == self.mark:
                     found.append(process)
         return found
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def descendants(self) -> list[psutil.Process]:
+        """By parent, not by environment as `family`: vLLM's engine writes its title over its environment. Nor by psutil's
+        `children`, which leaves out processes that seem older than their parent: clocks of virtual machines jump."""
+        parents = {process.pid: process.ppid() for process in psutil.process_iter()}
+        found = {self.process.pid}
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return [psutil.Process(pid) for pid in found - {self.process.pid} if psutil.pid_exists(pid)]
+
+    def named(self, name: str) -> list[psutil.Process]:
+        """Its descendants with this in their command line, but those that only start or hold the one that is meant."""
+        found = []
+        for process in self.descendants():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if name in line and "launch.reaper" not in line and "accelerate.commands" not in line:
+                    found.append(process)
+        return sorted(found, key=lambda process: process.pid)
+
+    def only(self, name: str) -> psutil.Process:
+        """The one that is called so."""
+        found = self.named(name)
+        assert len(found) == 1, f"{found}; the command said:\n{self.said()}"
+        return found[0]
 
     def wait(self, patience: float = PATIENCE) -> Finished:
         """Wait for its end, and up to half a minute for the end of what it started; the rest is killed and told."""
@@ -154,6 +187,14 @@ class Run:
 
     def reached(self, step: int) -> bool:
         return max(self.steps(), default=0) >= step
+
+    def rollouts(self) -> list[dict[str, Any]]:
+        """The rows of all stored training steps."""
+        import pyarrow.parquet as pq
+
+        return [
+            row for path in sorted(self.path.glob("rollouts/step_*.parquet")) for row in pq.read_table(path).to_pylist()
+        ]
 
     def checkpoints(self) -> list[str]:
         return sorted(path.parent.name for path in self.path.glob("checkpoints/step_*/state.json"))

@@ -1,0 +1,206 @@
+"""Processes that are killed or frozen in the middle of a run on real vLLM servers: the run goes on, nothing is lost.
+
+One run loses its rollout worker, its server (frozen, then killed) and its trainer; another one loses one of two servers
+for good, and later the other. Both are resumed and end their epoch, so that every prompt can be counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from e2e.runs import SERVER_ENV, SMALL_SERVER, Command, Finished, Run, Workplace, wait_for
+from postrl.errors import PostrlError
+from postrl.servers import VLLMServer
+
+pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
+
+PROMPTS, PER_STEP, GROUP = 40, 2, 4
+STEPS = PROMPTS // PER_STEP
+RUN = ("--model", "tiny", "--dataset", "many.jsonl", "--reward", "rewards.py:letters", *SMALL_SERVER)
+RUN += ("--prompts-per-step", f"{PER_STEP}", "--num-generations", f"{GROUP}")
+RUN += ("--max-prompt-length", "100", "--max-completion-length", "150")
+RUN += ("--learning-rate", "1e-3", "--max-staleness", "1")
+API_SERVER, WORKER, TRAINER = "vllm.entrypoints", "postrl worker", "postrl learner"
+PATIENCE = 400.0
+"""Seconds a run has for the next step after a fault, with a server to be started again."""
+
+
+@pytest.fixture(scope="module")
+def rows(place: Workplace) -> None:
+    """PROMPTS different prompts."""
+    lines = [json.dumps({"prompt": f"Count from {n} to {2 * n}: "}) for n in range(PROMPTS)]
+    (place.folder / "many.jsonl").write_text("\n".join(lines))
+
+
+# -- one server: worker, server and trainer, one after the other -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stricken(place: Workplace, rows: None) -> tuple[Finished, list[psutil.Process]]:
+    """A run whose trainer was killed after worker and server were: what it said, and which of its processes are left."""
+    flags = ("--output-dir", "stricken", "--server-frozen-timeout", "10", "--save-steps", "1")
+    with started(place, *RUN, *flags) as command:
+        run = place.run("stricken")
+        goes_on(command, run, steps=2)
+        strike(command, WORKER, signal.SIGKILL)
+        goes_on(command, run)
+        strike(command, API_SERVER, signal.SIGSTOP)
+        goes_on(command, run)
+        strike(command, API_SERVER, signal.SIGKILL)
+        goes_on(command, run)
+        family = command.descendants()
+        strike(command, TRAINER, signal.SIGKILL)
+        finished = command.wait(60)
+        return finished, psutil.wait_procs(family, timeout=30)[1]
+
+
+@pytest.fixture(scope="module")
+def resumed(place: Workplace, stricken: Any) -> Finished:
+    """The same run, continued to its end."""
+    with started(place, "--config", "stricken/config.yaml", "--resume") as command:
+        return command.wait(PATIENCE)
+
+
+def test_a_killed_worker_and_a_killed_or_frozen_server_are_started_again(stricken: Any) -> None:
+    said = stricken[0].err
+    assert "the rollout worker ended with exit code 137 (SIGKILL) and is started again" in said
+    assert "vLLM server 0 ended with exit code 137 (SIGKILL); it is started again" in said
+    assert "vLLM server 0 has not answered /health for 10 s; it is started again" in said
+    assert said.count("and holds weight version") == 2
+
+
+def test_a_killed_trainer_ends_the_run_with_the_way_to_go_on_and_no_process_is_left(
+    stricken: Any, place: Workplace
+) -> None:
+    finished, left = stricken
+    saved = place.run("stricken").checkpoints()
+    assert (finished.code, finished.survivors, left) == (1, [], [])
+    assert "error: trainer: rank 0 was ended by SIGKILL" in finished.err
+    assert "continue from step_" in finished.err
+    assert finished.err.endswith("with: postrl grpo --config stricken/config.yaml --resume\n")
+    assert saved
+
+
+def test_the_resumed_run_trains_every_prompt_of_the_epoch_once(resumed: Finished, place: Workplace) -> None:
+    assert (resumed.code, resumed.survivors) == (0, []), resumed.err
+    trained_once(place.run("stricken"))
+
+
+# -- two servers, one lost for good, then the other --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def halved(place: Workplace, rows: None) -> tuple[Finished, list[int]]:
+    """A run whose servers may not be started again, after it lost one and later the other; its steps between the two."""
+    flags = ("--output-dir", "halved", "--num-servers", "2", "--server-restarts", "0")
+    with started(place, *RUN, *flags) as command:
+        run = place.run("halved")
+        goes_on(command, run, steps=2)
+        strike(command, API_SERVER, signal.SIGKILL, which=1)
+        before = len(run.steps())
+        goes_on(command, run, steps=4)
+        between = run.steps()[before:]
+        strike(command, API_SERVER, signal.SIGKILL)
+        return command.wait(120), between
+
+
+@pytest.fixture(scope="module")
+def rescued(place: Workplace, halved: Any) -> Finished:
+    """The same run, continued to its end with one server."""
+    with started(place, "--config", "halved/config.yaml", "--resume", "--num-servers", "1") as command:
+        return command.wait(PATIENCE)
+
+
+def test_a_run_goes_on_with_the_server_that_is_left(halved: Any, place: Workplace) -> None:
+    finished, between = halved
+    assert re.search(r"vLLM server \d ended with exit code 137 \(SIGKILL\); it is given up", finished.err)
+    assert "it is started again" not in finished.err
+    assert len(between) >= 4
+
+
+def test_a_run_that_lost_its_last_server_saves_and_says_why_it_ends(halved: Any, place: Workplace) -> None:
+    finished, _ = halved
+    last = place.run("halved").steps()[-1]
+    assert (finished.code, finished.survivors) == (1, [])
+    assert re.search(r"(?s)error: vLLM server \d ended with exit code 137 .*no other server is left", finished.err)
+    assert place.run("halved").checkpoints() == [f"step_{last:06d}"]
+    assert f"continue from step_{last:06d} with: postrl grpo --config halved/config.yaml --resume" in finished.err
+
+
+def test_the_rescued_run_has_trained_every_prompt_of_the_epoch_once(rescued: Finished, place: Workplace) -> None:
+    assert (rescued.code, rescued.survivors) == (0, []), rescued.err
+    trained_once(place.run("halved"))
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def started(place: Workplace, *args: str) -> Iterator[Command]:
+    """`postrl grpo ARGS`; what is left of it is killed with the block."""
+    command = place.start("grpo", *args, **SERVER_ENV)
+    try:
+        yield command
+    finally:
+        if not command.ended():
+            command.process.kill()
+            command.wait()
+
+
+def strike(command: Command, name: str, number: signal.Signals, which: int = 0) -> None:
+    """Sends a signal to a process of the run while its server generates."""
+    servers = command.named(API_SERVER)
+    wait_for("requests to run", lambda: command.ended() or any(map(generates, servers)))
+    assert not command.ended(), command.said()
+    process = command.named(name)[which] if which else command.only(name)
+    process.send_signal(number)
+    if number == signal.SIGKILL:
+        process.wait(30)
+
+
+def generates(server: psutil.Process) -> bool:
+    """Whether requests are running in this API server."""
+    (port,) = [arg.removeprefix("--port=") for arg in server.cmdline() if arg.startswith("--port=")]
+    token = server.environ()["POSTRL_SERVER_TOKEN"]
+    try:
+        return VLLMServer(f"http://127.0.0.1:{port}", token=token).metrics().running > 0
+    except PostrlError:
+        return False
+
+
+def goes_on(command: Command, run: Run, steps: int = 2) -> None:
+    """Waits for the next steps of the run."""
+    target = max(run.steps(), default=0) + steps
+    wait_for(f"step {target}", lambda: run.reached(target) or command.ended(), PATIENCE)
+    assert run.reached(target), command.said()
+
+
+# -- what a run has trained --------------------------------------------------------------------------------------------
+
+
+def trained_once(run: Run) -> None:
+    """Every prompt of the epoch is in exactly one step, whole; no weights were too old, and the canary saw each push."""
+    metrics, rollouts = run.metrics(), run.rollouts()
+    assert [row["step"] for row in metrics] == [*range(1, STEPS + 1)]
+    assert [row["weights/version"] for row in metrics] == [*range(STEPS)]
+    trained = defaultdict(list)
+    for row in rollouts:
+        if row["dropped"] is None:
+            trained[row["prompt_id"]].append(row)
+        first, last = row["version_spans"][0]["version"], row["version_spans"][-1]["version"]
+        assert row["step"] - 2 <= first <= last <= row["step"] - 1
+    dropped = {row["prompt_id"] for row in rollouts if row["dropped"] is not None}
+    assert len({*trained} | dropped) == PROMPTS
+    for prompt, group in trained.items():
+        assert len({row["step"] for row in group}) == 1, prompt
+        assert sorted(row["sample_index"] for row in group) == [*range(GROUP)], prompt
+    assert all("weights/canary" in row for row in metrics[:-1])
