@@ -29,7 +29,9 @@ def server_file(folder: str | Path, url: str, kind: str) -> Path:
 def run_servers(connections: Connections, folder: str | Path) -> list[VLLMServer]:
     """The servers of a run whose weights folder this is, in the order of their URLs; those given up among them."""
     return [
-        VLLMServer(url, token=connections.token, lost_file=server_file(folder, url, "lost"))
+        VLLMServer(
+            url, token=connections.token, lost_file=server_file(folder, url, "lost"), prioritises=connections.owned
+        )
         for url in connections.server_urls
     ]
 

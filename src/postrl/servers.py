@@ -75,7 +75,9 @@ class ServerMetrics:
     preemptions: int
     """Requests pushed out of the KV cache since the server started. A push that clears the cache counts too."""
     generation_tokens: int
-    """Tokens generated since the server started: a counter that stands still means a stuck server."""
+    """Tokens generated since the server started."""
+    prompt_tokens: int
+    """Tokens read since then. Counters that both stand still while requests run mean a stuck server."""
     running: int
     waiting: int
 
@@ -96,10 +98,14 @@ class VLLMServer:
     Args:
         token: its POSTRL_SERVER_TOKEN, where it has one.
         lost_file: there once the run has given the server up, see `postrl.lost_servers`.
+        prioritises: it was started with --scheduling-policy priority, so that `score` need not wait behind completions.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, lost_file: Path | None = None) -> None:
+    def __init__(
+        self, url: str, *, token: str | None = None, lost_file: Path | None = None, prioritises: bool = False
+    ) -> None:
         self.url = url.rstrip("/")
+        self.prioritises = prioritises
         self._lost_file = lost_file
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -269,7 +275,7 @@ class VLLMServer:
         return self._parse(GENERATE, response, parse_completion)
 
     def score(
-        self, token_ids: Sequence[int], start: int, timeout: float = 120.0, *, model: str | None = None
+        self, token_ids: Sequence[int], start: int, timeout: float = 600.0, *, model: str | None = None
     ) -> list[float]:
         """Log-probs of token_ids[start:], each given all tokens before it, under the weights that the server holds.
 
@@ -288,7 +294,8 @@ class VLLMServer:
         if not 1 <= start < len(token_ids):
             raise ValueError(f"start is {start}, expected 1 to {len(token_ids) - 1}")
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        body = {"token_ids": list(token_ids), "sampling_params": sampling} | ({"model": model} if model else {})
+        body: dict[str, Any] = {"token_ids": list(token_ids), "sampling_params": sampling}
+        body |= ({"model": model} if model else {}) | ({"priority": -1} if self.prioritises else {})
 
         def parse(answer: Any) -> list[float]:
             rows = answer["prompt_logprobs"]
@@ -439,6 +446,7 @@ def parse_metrics(text: str) -> ServerMetrics:
         kv_cache_usage=max(values.get("vllm:kv_cache_usage_perc", [0.0])),
         preemptions=total("vllm:num_preemptions_total"),
         generation_tokens=total("vllm:generation_tokens_total"),
+        prompt_tokens=total("vllm:prompt_tokens_total"),
         running=total("vllm:num_requests_running"),
         waiting=total("vllm:num_requests_waiting"),
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from postrl.rollout.embedded import EmbeddedSampler
 from postrl.run_folder import RunFolder
 from postrl.sources import LocalSource, RemoteSource, ReplaySource, Source, total_steps
 from postrl.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
+from postrl.waiting import speaking
 from postrl.worker import Job, RolloutWorker, build_worker
 
 
@@ -86,9 +86,15 @@ class Session:
             self.save(step)
             self.folder.note(f"saved checkpoint {step} before the run ends")
 
-    def pushing(self) -> AbstractContextManager[None]:
-        """Around the publication of the weights: the source of groups is told of it."""
-        return self.source.pushing(self.version) if self.source else contextlib.nullcontext()
+    @contextlib.contextmanager
+    def pushing(self) -> Iterator[None]:
+        """Around the publication of the weights: the source of groups is told of it, and a long wait is explained."""
+        if self.source is None:
+            yield
+            return
+        what = f"the servers to take and prove weight version {self.version}"
+        with speaking(self.folder.note, what), self.source.pushing(self.version):
+            yield
 
 
 @contextlib.contextmanager

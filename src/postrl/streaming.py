@@ -23,10 +23,9 @@ from postrl.rewards.runner import RewardRunner
 from postrl.rollout.buffer import Buffer, Entry
 from postrl.rollout.sampler import ServerSampler
 from postrl.types import Group
+from postrl.waiting import SPEAK_AFTER
 from postrl.worker import Metrics, RolloutWorker, new_group
 
-SPEAK_AFTER = 60.0
-"""Seconds after which the worker says what it waits for, and again."""
 MAX_ATTEMPTS = 3
 """Times a group may fail to give completions before its prompt is left out."""
 BARREN = 10

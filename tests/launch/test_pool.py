@@ -30,6 +30,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
 print("serving", sys.argv[1:], flush=True)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
+STUCK = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        paused = b'{"is_paused": %s}' % sys.argv[2].encode()
+        running = b"vllm:num_requests_running 3\\nvllm:generation_tokens_total 70\\nvllm:prompt_tokens_total 20\\n"
+        self.wfile.write({"/is_paused": paused, "/metrics": running}.get(self.path, b""))
+    def log_message(self, *args): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+"""Answers /health, and its engine does nothing any more."""
 CRASH = "print('loading'); raise ValueError('no such model')"
 
 
@@ -284,3 +297,22 @@ def test_a_pool_that_is_stopped_while_another_thread_starts_it_leaves_nothing(po
     thread.join(PATIENCE)
     assert failed
     assert not any(lives(process.pid) for process in servers.processes)
+
+
+def test_a_server_whose_engine_hangs_behind_a_front_end_that_answers_is_restarted(pool):
+    falls: list[Fall] = []
+    stuck = pool(lambda index, port: (python(STUCK, port, "false"), {}), frozen_after=0.4)
+    stuck.start()
+    wait_for("the fall to be noticed", lambda: (stuck.watch(on_fall=falls.append), falls)[1])
+    assert "has requests running, and no token came for 0.4 s" in falls[0].why
+
+
+def test_a_server_that_is_paused_is_not_taken_for_one_that_hangs(pool):
+    falls: list[Fall] = []
+    paused = pool(lambda index, port: (python(STUCK, port, "true"), {}), frozen_after=0.2)
+    paused.start()
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        paused.watch(on_fall=falls.append)
+        time.sleep(0.05)
+    assert falls == []

@@ -68,6 +68,7 @@ def test_a_cpu_server_runs_the_module_with_everything_the_run_relies_on(model: s
         "--logprobs-mode=processed_logprobs",
         "--generation-config=vllm",
         "--enable-prefix-caching",
+        "--scheduling-policy=priority",
         "--no-enable-chunked-prefill",
         "--middleware=postrl.weights.vllm_auth.RequireToken",
         "--disable-access-log-for-endpoints=/health,/metrics",

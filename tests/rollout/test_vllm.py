@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -119,9 +120,9 @@ def test_requests_are_spread_over_the_servers():
 
 @pytest.mark.parametrize(
     "bad",
-    [(503, {}), (200, {"nonsense": 1}), (200, choice(version=1)), (200, choice(version="default")), (200, choice(reason="abort")),
+    [(503, {}), (200, {"nonsense": 1}), (200, choice(version=1)), (200, choice(version="default")),
      (200, choice(reason="abort", tokens=()))],
-    ids=["down", "garbage", "old weights", "nobody's weights", "aborted", "aborted at once"],
+    ids=["down", "garbage", "old weights", "nobody's weights", "aborted at once"],
 )  # fmt: skip
 def test_what_is_no_completion_is_asked_for_again_with_the_same_seed(bad):
     with Generating(lambda n, body: bad if n < 2 else (200, choice())) as server:
@@ -178,3 +179,71 @@ def test_leaving_early_gives_the_servers_their_requests_back():
         hold.set()
         assert len(sample(which, [request(0), request(0)])) == 2  # its counts of load are right again
         assert which._load == [0]
+
+
+# -- while weights change ----------------------------------------------------------------------------------------------
+
+
+def test_a_completion_that_is_cut_goes_on_with_what_it_has():
+    def reply(n: int, body: Any) -> tuple[int, dict[str, Any]]:
+        return 200, [choice(2, "abort", (7, 8)), choice(3, "abort", (9,)), choice(3, "stop", (5, 6))][n]
+
+    with Generating(reply) as server:
+        (found,) = sample(sampler(server), [request(seed=5)]).values()
+    assert found == Sampled(
+        [7, 8, 9, 5, 6], [-0.5, -1.0, -0.5, -0.5, -1.0], [VersionSpan(2, 0, 2), VersionSpan(3, 2, 5)], "stop"
+    )
+    asked = [(body["token_ids"], body["sampling_params"]["max_tokens"]) for _, body in server.calls]
+    assert asked == [([1, 2, 3], 16), ([1, 2, 3, 7, 8], 14), ([1, 2, 3, 7, 8, 9], 13)]
+    seeds = [body["sampling_params"]["seed"] for _, body in server.calls]
+    assert len(set(seeds)) == 3, "the same seed again would draw the numbers of the first part again"
+
+
+def test_a_completion_that_is_cut_at_its_last_token_is_whole():
+    with Generating(lambda n, body: (200, choice(2, "abort", tuple(range(3, 19))))) as server:
+        (found,) = sample(sampler(server), [request()]).values()
+    assert (len(found.completion_ids), found.finish_reason, server.asked) == (16, "length", 1)
+
+
+def test_nothing_new_is_asked_for_while_requests_are_held():
+    with Generating(lambda n, body: (200, choice())) as server:
+
+        async def main() -> tuple[int, int]:
+            which = sampler(server)
+            which.hold()
+            task = asyncio.create_task(anext(which.sample([request()])))
+            await asyncio.sleep(0.2)
+            before = server.asked
+            which.release(2)
+            await task
+            return before, server.asked
+
+        assert asyncio.run(main()) == (0, 1)
+
+
+def test_requests_of_different_weights_share_no_keys_and_values_where_old_ones_are_kept():
+    with Generating(lambda n, body: (200, choice(7))) as server:
+
+        async def main() -> None:
+            which = VLLMSampler(
+                [VLLMServer(server.url)], stop_token_ids=[], request_timeout=20, patience=20, salted=True
+            )
+            for version in (6, 7):
+                which.release(version)
+                await anext(which.sample([request()]))
+
+        asyncio.run(main())
+    assert [body["cache_salt"] for _, body in server.calls] == ["6", "7"]
+
+
+def test_a_completion_that_is_too_slow_twice_is_given_up_and_the_others_are_not():
+    def reply(n: int, body: Any) -> tuple[int, dict[str, Any]]:
+        if body["sampling_params"]["seed"] == 1:
+            time.sleep(1.0)
+        return 200, choice()
+
+    with Generating(reply) as server:
+        which = VLLMSampler([VLLMServer(server.url)], stop_token_ids=[], request_timeout=0.3, patience=60)
+        found = sample(which, [request(seed=1), request(seed=2)])
+    assert found[0] == Sampled([], [], [], "abort")
+    assert found[1].completion_ids == [7, 8]

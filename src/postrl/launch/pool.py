@@ -45,6 +45,10 @@ class _Server:
     ready: bool = False
     failing_since: float | None = None
     """First health probe that failed since the last good one."""
+    tokens: int = -1
+    """Read and generated when that was last looked at ..."""
+    moved_at: float = 0.0
+    """... and when the number last moved, or nothing was to be done."""
     restarts: deque[float] = field(default_factory=deque)
     lost: bool = False
     """Given up: it fell too often."""
@@ -230,7 +234,7 @@ class ServerPool:
         if server.process.poll() is not None:
             raise _error(server, f"could not start ({describe_exit(server.process.poll())})")
         if server.client.health(self.probe_timeout):
-            server.ready, server.failing_since = True, None
+            server.ready, server.failing_since, server.moved_at = True, None, time.monotonic()
         elif time.monotonic() > server.deadline:
             late = f"was not ready after {self.start_timeout:g} s"
             raise _error(server, late, advice="give it more time with --server-start-timeout; ")
@@ -241,12 +245,29 @@ class ServerPool:
             raise _error(server, f"ended with {describe_exit(server.process.poll())}")
         if server.client.health(self.probe_timeout):
             server.failing_since = None
+            self._check_moving(server)
             return
         # Counted from the first bad probe, not from the last good one: this process may have slept itself.
         now = time.monotonic()
         server.failing_since = server.failing_since or now
         if now - server.failing_since >= self.frozen_after:
             raise _error(server, f"has not answered /health for {self.frozen_after:g} s")
+
+    def _check_moving(self, server: _Server) -> None:
+        """Raises ServerError when requests run and no token comes: an engine can hang behind a front end that answers."""
+        now = time.monotonic()
+        if now < server.moved_at + self.frozen_after / 4:
+            return
+        try:
+            metrics = server.client.metrics()
+            tokens = metrics.generation_tokens + metrics.prompt_tokens
+            moving = tokens != server.tokens or not metrics.running or server.client.is_paused()
+        except PostrlError:  # no numbers: /health has the say
+            moving, tokens = True, server.tokens
+        if moving:
+            server.tokens, server.moved_at = tokens, now
+        elif now - server.moved_at >= self.frozen_after:
+            raise _error(server, f"has requests running, and no token came for {self.frozen_after:g} s")
 
     def _after_fall(self, server: _Server, error: PostrlError, on_fall: Callable[[Fall], None] | None) -> None:
         """Starts a fallen server again, or gives it up; raises `error`, the reason, when it was the last."""

@@ -162,6 +162,7 @@ def server_command(
         "logprobs-mode": "processed_logprobs",
         "generation-config": "vllm",  # the sampling defaults of the model's author are not the policy's
         "enable-prefix-caching": True,
+        "scheduling-policy": "priority",  # the canary asks while hundreds of completions wait for their turn
         "middleware": "postrl.weights.vllm_auth.RequireToken",
         "disable-access-log-for-endpoints": "/health,/metrics",
     }

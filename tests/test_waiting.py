@@ -1,0 +1,31 @@
+"""A long wait says what it waits for."""
+
+from __future__ import annotations
+
+import threading
+
+from postrl import waiting
+from postrl.waiting import speaking
+
+
+def test_a_long_wait_is_named_again_and_again(monkeypatch):
+    monkeypatch.setattr(waiting, "SPEAK_AFTER", 0.01)
+    notes: list[str] = []
+    twice = threading.Event()
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if len(notes) == 2:
+            twice.set()
+
+    with speaking(note, "the servers"):
+        assert twice.wait(30)
+    assert all(text.startswith("waited ") and text.endswith(" s for the servers") for text in notes)
+
+
+def test_a_short_wait_is_silent_and_leaves_no_thread():
+    notes: list[str] = []
+    before = threading.active_count()
+    with speaking(notes.append, "nothing"):
+        pass
+    assert (notes, threading.active_count()) == ([], before)
