@@ -99,6 +99,21 @@ def test_a_completion_that_is_cancelled_gives_its_slot_away():
     assert virtual_time.run(main()) == (pytest.approx(8.0), 0)
 
 
+def test_a_completion_that_is_cancelled_while_it_waits_never_takes_one():
+    async def main() -> float:
+        made = sampler(slots=1)
+        first = asyncio.create_task(Run(made).sample(request(10)))
+        await asyncio.sleep(1)
+        waiting = asyncio.create_task(Run(made).sample(request(100)))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        await first
+        await Run(made).sample(request(5))
+        return asyncio.get_running_loop().time()
+
+    assert virtual_time.run(main()) == pytest.approx(15.0)
+
+
 def test_seconds_of_computing_are_counted_by_server_and_by_sequence():
     async def main() -> tuple[float, float]:
         made = sampler()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_the_speed_of_a_server_is_such_that_the_run_generates_as_long_as_it_did(
     assert generation_seconds(settings, got, split) == pytest.approx(generation_seconds(settings, TRUE, split), rel=0.1)
     wanted = simulate(settings, TRUE, split, steps=10).steps_per_hour
     assert simulate(settings, got, split, steps=10).steps_per_hour == pytest.approx(wanted, rel=0.1)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_seconds_in_which_the_servers_stood_still_do_not_make_them_slow(tmp_path, max_staleness):
+    settings = config(max_staleness=max_staleness)
+    run = finished_run(tmp_path / "run", settings, truth=replace(TRUE, train_tokens_per_s=10.0))
+    got, guess = measured(run, guessed(settings, CPU)).speed(), TRUE.speed()
+    assert got.step(12) == pytest.approx(guess.step(12), rel=0.2)  # about as many as run at a time
 
 
 def test_what_is_given_beats_the_run_and_the_run_beats_the_guess(tmp_path):

@@ -116,7 +116,9 @@ def test_more_ranks_train_faster_and_more_servers_generate_faster():
     assert report(0, split=Split(1, 3), rank_efficiency=0.5).seconds / 4 == pytest.approx(50 + 25)
     crowded = {"slots": 3.0, "full_tokens_per_s": 3.0}  # two rounds on one server
     assert report(0, **crowded).seconds / 4 == pytest.approx(150.0)
-    assert report(0, split=Split(2, 1), **crowded).seconds / 4 == pytest.approx(100.0)
+    two = report(0, split=Split(2, 1), **crowded)
+    assert two.seconds / 4 == pytest.approx(100.0)
+    assert (two.samplers_idle, two.running) == (pytest.approx(0.5), pytest.approx(1.5))  # of each
 
 
 def test_every_pass_over_a_batch_takes_its_time():

@@ -7,7 +7,7 @@ import pytest
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.simulation.assumptions import Assumptions
-from postrl.simulation.loop import Split
+from postrl.simulation.loop import Report, Split
 from postrl.simulation.splits import MOST_SPLITS, best, compare, divisions
 
 SMALL = {"model": "m", "prompts_per_step": 4, "num_generations": 2}
@@ -44,6 +44,15 @@ def test_of_those_as_fast_the_least_stale_is_taken():
     )  # training is all: nothing beats staleness 1
     assert best(reports).config.max_staleness == 1
     assert reports[0].steps_per_hour == pytest.approx(best(reports).steps_per_hour, rel=0.02)
+
+
+def test_a_little_faster_is_not_worth_staleness():
+    def took(seconds: float, max_staleness: int) -> Report:
+        return Report(GRPOConfig(**SMALL, max_staleness=max_staleness), Split(1, 1), steps=10, seconds=seconds)
+
+    fastest, little, slow = took(100.0, 2), took(101.0, 1), took(110.0, 0)
+    assert best([fastest, little, slow]) is little
+    assert best([fastest, slow]) is fastest
 
 
 def test_the_bound_of_the_settings_is_compared_too():

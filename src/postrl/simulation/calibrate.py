@@ -7,7 +7,7 @@ the simulated run spends as long on generation as the real one did.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from postrl.simulation.loop import Split, simulate
 
 RECENT = 20
 """Steps that are read, the latest ones; the first of a run is left out, where there are others: it warms up."""
-CALIBRATION_STEPS = 6
+ROLLOUTS = 1500
+"""Completions of a simulation to calibrate with, about; within 8 to 40 steps."""
 ROUNDS = 3
 """Simulations to find the speed of a server with."""
 SPEEDS = ("lone_tokens_per_s", "full_tokens_per_s", "prefill_tokens_per_s")
@@ -145,18 +146,22 @@ def _ranks(folder: RunFolder, config: GRPOConfig) -> int:
     return int(read_yaml(file).get("num_processes") or 1) if file.exists() else config.num_processes or 1
 
 
-def _generation(row: dict[str, Any]) -> float:
-    """Seconds of a step in which the samplers worked."""
-    if row.get("time/samplers_idle") is not None:
-        return float(row["time/step"] - row["time/samplers_idle"])
-    return float(row["time/generate"])
+def _generation(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Mean seconds of a step in which the samplers worked. `time/samplers_idle` is of the time since the batch before:
+    the rest of that step, and the wait for this batch."""
+    if any(row.get("time/samplers_idle") is None for row in rows):
+        return statistics.fmean(row["time/generate"] for row in rows)
+    before = rows[:-1] or rows
+    since = [b["time/step"] - b["time/generate"] + row["time/generate"] for b, row in zip(before, rows[-len(before) :])]
+    return statistics.fmean(s - row["time/samplers_idle"] for s, row in zip(since, rows[-len(before) :]))
 
 
 def _stretched(
     assumed: Assumptions, rows: Sequence[dict[str, Any]], config: GRPOConfig, split: Split, run: str
 ) -> Assumptions:
     """With the speed of a server at which the run, simulated, generates as long as it did."""
-    wanted = statistics.fmean(map(_generation, rows))
+    n = config.max_staleness  # at both ends of a run the samplers are ahead of the trainer, or have nothing left to do
+    wanted = _generation(rows[n : len(rows) - n] if len(rows) >= 2 * n + 2 else rows)
     for _ in range(ROUNDS):
         scale = generation_seconds(config, assumed, split) / wanted
         values = {name: getattr(assumed, name) * scale for name in SPEEDS}
@@ -166,7 +171,7 @@ def _stretched(
 
 def generation_seconds(config: GRPOConfig, assumed: Assumptions, split: Split) -> float:
     """Mean seconds of a simulated step in which the samplers worked."""
-    seconds: list[float] = []
-    keep: Callable[[int, dict[str, float]], None] = lambda step, row: seconds.append(_generation(row))  # noqa: E731
-    simulate(config, assumed, split, steps=CALIBRATION_STEPS, on_step=keep)
-    return statistics.fmean(seconds[config.max_staleness + 1 :])
+    steps = max(8, min(40, ROLLOUTS // config.rollouts_per_step))
+    rows: list[Mapping[str, float]] = []
+    simulate(config, assumed, split, steps=steps, on_step=lambda step, row: rows.append(row))
+    return _generation(rows[config.max_staleness :])  # with the last one that fills the pipeline, for `since`
