@@ -115,6 +115,9 @@ def test_a_folder_that_is_no_finished_run_is_refused(tmp_path):
     with pytest.raises(DataError, match="has no step with times"):
         measured(tmp_path, TRUE)
     MetricsWriter(tmp_path / "metrics.jsonl").write(1, {"time/update": 1.0, "time/step": 2.0})
+    with pytest.raises(DataError, match="generated nothing"):
+        measured(tmp_path, TRUE)
+    MetricsWriter(tmp_path / "metrics.jsonl").write(2, {"time/update": 1.0, "time/step": 2.0, "time/generate": 1.0})
     with pytest.raises(DataError, match="rollouts holds 0 completions"):
         measured(tmp_path, TRUE)
     with pytest.raises(UsageError, match="gpus is 'many'"):

@@ -61,6 +61,7 @@ def placed(config: GRPOConfig, gpus: str | None = None) -> Placement:
 
 
 def split_of(placement: Placement) -> Split:
+    """Its servers and ranks."""
     return Split(len(placement.server_devices), placement.num_processes)
 
 
@@ -86,7 +87,7 @@ def measured(run: str | Path, guess: Assumptions) -> Assumptions:
     """`guess` with everything that the run in this folder tells.
 
     Raises:
-        DataError: it has no steps with times, or no stored rollouts.
+        DataError: it has no steps with times, generated nothing, or has no stored rollouts.
         UsageError: it has no settings.
     """
     folder = RunFolder(run)
@@ -94,6 +95,8 @@ def measured(run: str | Path, guess: Assumptions) -> Assumptions:
     rows = [row for row in read_metrics(folder.metrics) if row["step"] > 0 and row.get("time/update")]
     if not rows:
         raise DataError(f"{folder.metrics} has no step with times", hint="give the folder of a run that trained")
+    if config.replay or not sum(row.get("time/generate") or 0.0 for row in rows):
+        raise DataError(f"{folder.path} generated nothing", hint="give the folder of a run without --replay")
     rows = (rows[1:] or rows)[-RECENT:]
     split = Split(len(config.vllm_server_url) or config.num_servers, _ranks(folder, config))
     values = {**_lengths(folder), **_durations(rows, config)}

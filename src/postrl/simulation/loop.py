@@ -25,6 +25,7 @@ from postrl.types import Group, Prompt, Rollout
 ASSESS_SPEED = 3.0
 """How much faster a forward pass is than an update: backward costs twice as much as forward."""
 MOST_PROMPTS = 4096
+"""Prompts of an epoch: more than are ever in flight, so that no server meets one twice between two pushes."""
 Metrics = dict[str, float]
 
 
