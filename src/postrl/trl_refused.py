@@ -64,10 +64,10 @@ _rows("ds3_gather_for_generation", "generation never uses the sharded weights", 
 _rows("importance_sampling_level", "the ratio is per token", same=(None, "token"))
 _rows(
     "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap",
-    "is_correction='tis' truncates each token's weight to [0, 2]",
-    "is_correction='tis' or 'none'",
+    "is_correction names how weights are bounded, is_low and is_high where",
+    "is_correction='tis' (token_truncate), 'icepop' (token_mask), 'tis_seq' (sequence_truncate) or 'mis_seq' (sequence_mask)",
 )
-_rows("delta", "the ratio has no second upper bound", "epsilon_high bounds it")
+_rows("delta", "dual_clip bounds the ratio of tokens with a negative advantage", "dual_clip=3")
 _rows(
     "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
     "postrl does not have that loss",
@@ -84,7 +84,7 @@ _rows(
     "entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
     "postrl has no entropy bonus",
 )
-_rows("off_policy_mask_threshold", "postrl has no such mask", "is_correction='tis' bounds what old rollouts weigh")
+_rows("off_policy_mask_threshold", "is_correction has that mask", "is_correction='opsm' with is_delta")
 _rows("router_aux_loss_coef", "the loss has no router term")
 _rows("label_smoothing_factor neftune_noise_alpha", "they belong to supervised training")
 

@@ -87,6 +87,7 @@ def start_server(
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_model_dir(tmp / name / "model")),
         "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--enforce-eager", "--max-model-len", "512",
+        "--max-num-seqs", "24",
         "--enable-scale-out", "--logprobs-mode", "processed_logprobs",
         "--weight-transfer-config", json.dumps({"backend": backend}),
         "--middleware", "postrl.weights.vllm_auth.RequireToken", *flags,

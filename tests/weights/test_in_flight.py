@@ -14,8 +14,10 @@ from postrl.weights.transport import Pause
 from .conftest import Live, eventually, learner_logps, model_of_version
 
 PROMPT = [5, 6, 7]
-LONG, AFTERWARDS = 200, 8
+LONG, AFTERWARDS = 36, 4
 """Requests that are sent before the push, more than the server runs at once (the rest is queued), and during it."""
+TOKENS = 120
+"""Most of a completion."""
 
 
 def across_a_push(live: Live, in_flight: str) -> tuple[list[Sampled], list[Sampled]]:
@@ -28,7 +30,7 @@ def across_a_push(live: Live, in_flight: str) -> tuple[list[Sampled], list[Sampl
     tokens = live.server.metrics().generation_tokens
 
     async def ask(number: int, first_seed: int, version: int) -> list[Sampled]:
-        requests = [Request(PROMPT, first_seed + i, Sampling(1.0, 200), version) for i in range(number)]
+        requests = [Request(PROMPT, first_seed + i, Sampling(1.0, TOKENS), version) for i in range(number)]
         found = {index: sampled async for index, sampled in sampler.sample(requests)}
         return [found[i] for i in range(number)]
 
@@ -87,6 +89,6 @@ def test_every_token_was_sampled_from_the_weights_that_its_span_names(float32_se
 
 def test_a_completion_that_was_cut_is_as_long_as_it_may_be_and_no_longer(float32_server: Live) -> None:
     before, _ = across_a_push(float32_server, "abort")
-    assert max(len(sampled.completion_ids) for sampled in before) == 200
+    assert max(len(sampled.completion_ids) for sampled in before) == TOKENS
     assert {sampled.finish_reason for sampled in before} <= {"stop", "length"}
-    assert all(sampled.finish_reason == "stop" for sampled in before if len(sampled.completion_ids) < 200)
+    assert all(sampled.finish_reason == "stop" for sampled in before if len(sampled.completion_ids) < TOKENS)
