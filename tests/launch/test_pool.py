@@ -168,8 +168,11 @@ def test_one_server_of_two_that_keeps_falling_is_given_up_and_the_other_goes_on(
     assert pid_at(servers.urls[0]) == left
     assert not lives(servers.processes[1].pid)
     fell(servers, 0)
-    with pytest.raises(ServerError, match=r"(?s)vLLM server 0 ended .*\(restarted 0 times .*no other server is left"):
+    with pytest.raises(
+        ServerError, match=r"(?s)vLLM server 0 ended .*\(restarted 0 .*no other server is left"
+    ) as error:
         servers.watch(on_fall=falls.append)
+    assert "ran out of memory" in error.value.hint
     assert [fall.given_up for fall in falls] == [True, True]
 
 

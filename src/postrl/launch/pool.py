@@ -5,6 +5,7 @@ One that falls too often is given up; only when the last one is lost does the ru
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from types import TracebackType
 
 from postrl.errors import PostrlError, ServerError
 from postrl.launch import logs
+from postrl.launch.failures import MEMORY
 from postrl.launch.ports import LOOPBACK, HeldPort
 from postrl.launch.process import ChildProcess, describe_exit, stop_all
 from postrl.servers import VLLMServer
@@ -293,4 +295,5 @@ def _error(server: _Server, what: str, *, advice: str = "") -> ServerError:
     cause = logs.cause(process.log_path, start=process.log_start)
     lines = [f"    {line}" for line in process.log_tail()] or ["    (nothing)"]
     why = f": {cause}" if cause else LAST_LINES + "\n".join(lines)
+    advice += MEMORY if process.poll() == 128 + signal.SIGKILL else ""
     return ServerError(f"{server.name} {what}{why}", hint=f"{advice}the whole log is {process.log_path}")
