@@ -38,7 +38,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
+class _Jumping(selectors.DefaultSelector):
     """Never sleeps: the time it was to wait for passes at once."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
