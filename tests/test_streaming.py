@@ -219,6 +219,50 @@ def test_a_prompt_that_never_comes_is_left_out_and_named():
     assert any("rows:7" in note and "3 times" in note for note in notes)
 
 
+def test_a_prompt_that_was_dropped_for_its_age_has_not_failed():
+    """Long prompts are dropped often; each may still fail three times before it is left out."""
+
+    async def main():
+        slow = lambda request, n: 100 if list(request.prompt_ids) == [5, 7] else 1  # noqa: E731
+        fails_twice = {3, 4}
+        sampler = TimedSampler(slow)
+        tries: list[int] = []
+
+        def lost(request, n):
+            if list(request.prompt_ids) != [5, 7]:
+                return False
+            tries.append(n)
+            return len(tries) > 2 * GROUP and len(tries) // GROUP in fails_twice
+
+        sampler.lost = lost
+        made = worker(
+            sampler, number=PROMPTS, **config(num_train_epochs=1.0, max_staleness=1, stale_policy="drop_group")
+        )
+        batches = await train(made, PROMPTS // BATCH, lambda step: 45.0)
+        return made, batches
+
+    made, batches = virtual_time.run(main())
+    assert made.left_out == 0
+    assert all(len(trained(groups)) == BATCH for groups in batches)
+
+
+def test_a_batch_that_was_cut_together_does_not_spin_while_it_is_scored():
+    """The loop goes round only when something happens: in virtual time a spin would never end."""
+
+    async def main():
+        slow = lambda request, n: 400 if request.prompt_ids[1] % 3 == 0 and request.seed % 3 == 0 else 5  # noqa: E731
+        rewards = TimedRewards(lambda group: 50.0)
+        made = worker(
+            TimedSampler(slow), rewards, number=PROMPTS,
+            **config(max_staleness=1, stale_policy="drop_rollout", stale_wait=1.0, num_generations=4),
+        )  # fmt: skip
+        return await train(made, STEPS, lambda step: 60.0)
+
+    batches = virtual_time.run(main())
+    assert all(len(trained(groups)) == BATCH for groups in batches)
+    assert any(len(group.rollouts) < 4 for groups in batches for group in trained(groups)), "nothing was cut"
+
+
 def test_when_nothing_comes_any_more_the_run_ends_with_the_reasons():
     async def main():
         made = worker(TimedSampler(lengths(1), lost=lambda request, n: True), number=200, **config())

@@ -239,6 +239,60 @@ def test_the_place_in_the_data_travels_as_json_and_continues_in_another_worker(t
         assert metrics["epoch"] == 4 / 5
 
 
+def test_a_lost_connection_costs_no_batch(tmp_path):
+    """The learner gives up while the worker is at work, connects anew, and gets the batch that it asked for."""
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def before(nth: int) -> None:
+        begun.set()
+        go_on.wait(60)
+
+    with serving(tmp_path, Scripted(abc, before=before)) as source:
+        with source.pushing(0):
+            pass
+        source.channel._sock.sendall(encode("groups", {"step": 1, "version": 0}))
+        assert begun.wait(60)
+        source.channel.close()
+        go_on.set()
+        groups, metrics = source.groups(1, 0)
+    assert [group.group_id for group in groups] == [0, 1]
+    assert metrics["rollout/worker_restarts"] == 1.0
+
+
+def test_prompts_that_another_engine_had_begun_come_first(tmp_path):
+    with serving(tmp_path, Scripted(abc)) as source:
+        next_groups(source, 0)
+        state, finished = source.state()
+    state["open"] = [[0, "rows:0", 1, 0], [1, "rows:1", 0, 0]]  # in flight when the run was killed
+    embedded = RolloutWorker(
+        config(), train=prompts(5), evaluate=None, sampler=Scripted(abc), rewards=RUNNERS[letters, "group"],
+        tokenizer=TOKENIZER,
+    )  # fmt: skip
+    embedded.load_state(json.loads(json.dumps(state)), finished)
+    assert embedded.state()["open"] == [[0, "rows:0", 0, 0], [1, "rows:1", 0, 0]]
+    groups, _ = asyncio.run(embedded.groups(1))
+    assert [group.prompt_id for group in groups] == ["rows:0", "rows:1"]
+    assert embedded.state()["open"] == []
+
+
+def test_a_checkpoint_without_prompts_in_flight_is_one_for_servers_too(tmp_path):
+    with serving(tmp_path, Scripted(abc)) as source:
+        source.load_state({**source.state()[0], "open": []}, [])
+        assert len(next_groups(source, 0)[0]) == 2
+
+
+def test_an_evaluation_prompt_that_did_not_come_is_no_wrong_answer(tmp_path):
+    def script(index: int, request: Request) -> Sampled:
+        return Sampled([], [], [], "abort") if index == 1 else said("a")
+
+    with serving(tmp_path, Scripted(script), evaluate=4) as source:
+        groups, metrics = source.evaluate(0)
+    assert [group.prompt_id for group in groups] == ["rows:0", "rows:2", "rows:3"]
+    assert metrics["eval/rows/reward"][1] == 3.0
+    assert metrics["eval/rows/missing_frac"] == [1.0, 4.0]
+
+
 def test_evaluation_is_one_greedy_completion_for_each_prompt(tmp_path):
     cut = Scripted(lambda index, request: said("a", finish_reason="length" if index == 2 else "stop"))
     with serving(tmp_path, cut, evaluate=3) as source:
@@ -250,6 +304,7 @@ def test_evaluation_is_one_greedy_completion_for_each_prompt(tmp_path):
         "eval/rows/reward": [2.0, 3.0],
         "eval/rows/completion_length": [6.0, 3.0],
         "eval/rows/truncated_frac": [1.0, 3.0],
+        "eval/rows/missing_frac": [0.0, 3.0],
     }
 
 

@@ -91,6 +91,7 @@ METRICS: dict[str, str] = {
     "tokens/prompt": "Prompt tokens of the step.",
     "tokens/completion": "Completion tokens of the step.",
     # -- evaluation
+    "eval/<dataset>/missing_frac": "Share of the prompts whose completion could not be had: left out of the other numbers.",
     "eval/<dataset>/<metric>": "A metric of the evaluation set: reward, completion_length, truncated_frac; one greedy completion a prompt.",
 }
 """Name -> meaning. `<...>` stands for one name, such as a reward function's; `<metric>` for a whole metric name."""

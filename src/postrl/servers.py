@@ -174,9 +174,9 @@ class VLLMServer:
         head that was left at old weights does not show here."""
         return self._field("POST", "/weight_checker", "checksums", dict, json={"action": "checksum"}, timeout=600)
 
-    def metrics(self) -> ServerMetrics:
+    def metrics(self, timeout: float = 60.0) -> ServerMetrics:
         """The numbers of /metrics that a run reports."""
-        return parse_metrics(self._call("GET", "/metrics").text)
+        return parse_metrics(self._call("GET", "/metrics", timeout=timeout).text)
 
     def is_paused(self) -> bool:
         return self._field("GET", "/is_paused", "is_paused", bool)

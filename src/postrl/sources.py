@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from postrl.config import GRPOConfig
 from postrl.data_stream import planned_steps
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import PostrlError, UsageError, WaitTimeout
 from postrl.messages import PROTOCOL, Channel, Message, ProtocolError, connect, decode_groups, encode, encode_groups
 from postrl.rewards.builtin import BUILTINS
 from postrl.rollout.store import read_rollouts, stored_steps
@@ -153,19 +153,26 @@ class RemoteSource:
         self._position = dict(state)
 
     def close(self) -> None:
+        with suppress(PostrlError):  # it may be gone already
+            self._send(encode("bye"), "bye", 5.0)
         self.channel.close()
 
     def _ask(
-        self, kind: str, data: dict[str, Any] | None = None, *, timeout: float = 60.0, message: bytes | None = None
+        self, kind: str, data: dict[str, Any] | None = None, *, timeout: float = 0.0, message: bytes | None = None
     ) -> Message:
-        """One request; asked again of the worker's successor where it is lost on the way."""
-        message = message or encode(kind, data)
+        """One request; asked again of the worker's successor where it is lost on the way. `timeout` 0: of one that is
+        answered at once, by a worker that has not been frozen for so long that it is replaced."""
+        message, limit = message or encode(kind, data), timeout or self.config.server_frozen_timeout + 60.0
         for _ in range(self.config.worker_restarts):
             try:
-                return self._send(message, kind, timeout)
+                return self._send(message, kind, limit)
             except ProtocolError:
                 self._reconnect()
-        return self._send(message, kind, timeout)
+            except WaitTimeout:
+                if timeout:
+                    raise
+                self._reconnect()
+        return self._send(message, kind, limit)
 
     def _send(self, message: bytes, kind: str, timeout: float) -> Message:
         return self.channel.request(message, timeout=timeout, waiting_for=f"{kind} from the rollout worker")

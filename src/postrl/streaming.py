@@ -13,6 +13,7 @@ import contextlib
 import functools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from postrl.config import GRPOConfig
@@ -26,7 +27,7 @@ from postrl.types import Group
 from postrl.waiting import SPEAK_AFTER
 from postrl.worker import Metrics, RolloutWorker, new_group
 
-MAX_ATTEMPTS = 3
+MAX_FAILURES = 3
 """Times a group may fail to give completions before its prompt is left out."""
 BARREN = 10
 """Batches' worth of groups dropped in a row, or batches without anything to train on, that end the run."""
@@ -59,7 +60,6 @@ class StreamingWorker(RolloutWorker):
         """Groups of the whole run: no prompt is drawn that no step will train on."""
         self.left_out = 0
         """Prompts given up for good; another one took the place of each."""
-        self._prompts = {prompt.prompt_id: prompt for prompt in train.prompts}
         self._again: deque[Entry] = deque()
         self._tasks: dict[Entry, asyncio.Task[None]] = {}
         self._sampling: dict[Entry, asyncio.Task[None]] = {}
@@ -67,6 +67,7 @@ class StreamingWorker(RolloutWorker):
         self._failure: BaseException | None = None
         self._training = False
         self._dropped: list[Group] = []
+        self._cut: set[Entry] = set()
         self._barren = 0
         self._tally = Tally()
 
@@ -91,6 +92,7 @@ class StreamingWorker(RolloutWorker):
         async with self._speaking():
             await self._until_ready()
         taken = self.buffer.take()
+        self._cut.clear()
         self._sweep()
         self._fill()
         try:
@@ -149,7 +151,8 @@ class StreamingWorker(RolloutWorker):
         if not sampling.cancelled():
             sampling.result()
         if len(entry.group.rollouts) < self.fewest:
-            self._drop(entry, "error", for_good=entry.attempt + 1 >= MAX_ATTEMPTS)
+            entry.failures += 1
+            self._drop(entry, "error", for_good=entry.failures >= MAX_FAILURES)
             return
         await self._score(entry.group)
         entry.finished = True
@@ -186,7 +189,7 @@ class StreamingWorker(RolloutWorker):
         while not self._ready(end is not None and loop.time() >= end):
             if self._failure is not None:
                 raise self._failure
-            if end is None and self.buffer.full():
+            if end is None and self.buffer.full() and self.config.stale_policy == "wait":
                 end = loop.time() + self.config.stale_wait
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -204,12 +207,16 @@ class StreamingWorker(RolloutWorker):
     def _cut_due(self) -> bool:
         """End the sampling of groups whose last chance is this batch, if they have enough completions to be trained on.
         Returns whether any of them is still being scored, and so waited for."""
+        last = [e for e in self.buffer.entries if self.buffer.deadline(e) <= self.buffer.phase]
+        places = self.buffer.batch - sum(e.finished or e in self._cut for e in last)
         for entry in self.buffer.due():
             sampling = self._sampling.get(entry)
-            if sampling and not sampling.cancelling() and len(entry.group.rollouts) >= self.fewest:
+            if places > 0 and sampling and entry not in self._cut and len(entry.group.rollouts) >= self.fewest:
                 self._tally.count["stale"] += self.config.num_generations - len(entry.group.rollouts)
+                self._cut.add(entry)
                 sampling.cancel()
-        return any(len(entry.group.rollouts) >= self.fewest for entry in self.buffer.due())
+                places -= 1
+        return any(entry in self._tasks for entry in self._cut)
 
     def _sweep(self) -> None:
         """Drop what no batch may train any more; its prompts are begun anew."""
@@ -225,11 +232,12 @@ class StreamingWorker(RolloutWorker):
             rollout.dropped = why
         if group.rollouts:
             self._dropped.append(group)
-        self._tally.dropped(why, group, self.config.num_generations)
+        whole = why == "stale" and entry not in self._cut
+        self._tally.dropped(why, group, self.config.num_generations if whole else len(group.rollouts))
         self._barren += 1
         if for_good:
             self.left_out += 1
-            self.note(f"left out the prompt {group.prompt_id}: its completions did not come {entry.attempt + 1} times")
+            self.note(f"left out the prompt {group.prompt_id}: its completions did not come {entry.failures} times")
         else:
             self._again.append(_anew(entry, entry.attempt + 1))
         self._fill()
@@ -281,6 +289,7 @@ class StreamingWorker(RolloutWorker):
             **super().state(),
             "open": [[e.group.group_id, e.prompt.prompt_id, e.attempt, e.version] for e in begun],
             "left_out": self.left_out,
+            "dropped": dict(self._tally.count),
         }
 
     def finished_groups(self) -> list[Group]:
@@ -298,12 +307,19 @@ class StreamingWorker(RolloutWorker):
             task.cancel()
         finished = {group.group_id: group for group in groups}
         entries = [
-            Entry(finished.get(gid) or new_group(gid, self._prompts[pid]), self._prompts[pid], version, attempt, gid in finished)
-            for gid, pid, attempt, version in state["open"]
-        ]  # fmt: skip
+            Entry(
+                finished.get(gid) or new_group(gid, self.prompts[pid]),
+                self.prompts[pid],
+                version,
+                attempt,
+                finished=gid in finished,
+            )
+            for gid, pid, attempt, version in state.get("open", [])
+        ]
         self.buffer.entries = [entry for entry in entries if entry.finished]
         self._again = deque(entry for entry in entries if not entry.finished)
-        self.left_out = int(state["left_out"])
+        self.left_out = int(state.get("left_out", 0))
+        self._tally.count = Counter(state.get("dropped", {}))
         self._dropped, self._failure, self._training = [], None, False
 
     def close(self) -> None:
@@ -314,9 +330,8 @@ class StreamingWorker(RolloutWorker):
 
 def _anew(entry: Entry, attempt: int | None = None) -> Entry:
     """The same prompt from its beginning."""
-    return Entry(
-        new_group(entry.group.group_id, entry.prompt), entry.prompt, 0, entry.attempt if attempt is None else attempt
-    )
+    group = new_group(entry.group.group_id, entry.prompt)
+    return replace(entry, group=group, attempt=entry.attempt if attempt is None else attempt, finished=False)
 
 
 class Tally:
@@ -340,10 +355,10 @@ class Tally:
             self._idle += now - self._idle_from
         self._idle_from = None if begins or already else now
 
-    def dropped(self, why: str, group: Group, expected: int) -> None:
-        """A whole group was dropped."""
+    def dropped(self, why: str, group: Group, number: int) -> None:
+        """A whole group was dropped; `number` of its completions are not counted yet."""
         self.lengths += [len(rollout.completion_ids) for rollout in group.rollouts]
-        self.count[why] += expected if why == "stale" else len(group.rollouts)
+        self.count[why] += number
 
     def reasons(self) -> str:
         return ", ".join(f"{number} {why}" for why, number in sorted(self.count.items())) or "none"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from postrl.attach import attach_problems
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
-from postrl.errors import CanaryError, ServerError
+from postrl.errors import CanaryError, PostrlError, ServerError
 from postrl.learning.learner import Learner
 from postrl.lost_servers import run_servers
 from postrl.run_folder import RunFolder
@@ -120,11 +120,17 @@ class ServerSync:
 
     def _push(self, version: int) -> None:
         tensors = self.learner.adapter() if self.adapters else self.learner.weights()
-        if self.transport is not None:
-            self.transport.push(tensors, version)
-        else:  # gathering a sharded weight is a collective
-            for _ in tensors:
-                pass
+        failed: PostrlError | None = None
+        try:
+            if self.transport is not None:
+                self.transport.push(tensors, version)
+            else:  # gathering a sharded weight is a collective
+                for _ in tensors:
+                    pass
+        except PostrlError as error:
+            failed = error
+        if self.learner.ranks.max([float(failed is not None)])[0]:  # before anyone waits in the next collective
+            raise failed or ServerError(f"the push of weight version {version} failed on rank 0")
 
     def _name(self, version: int) -> str | None:
         """What the servers call these weights; None: they are the server's own."""

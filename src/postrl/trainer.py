@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from postrl.algorithms.aggregate import Denoms
 from postrl.algorithms.objective import idle_rows, idle_totals, objective, with_advantages
@@ -97,6 +97,8 @@ class GRPOTrainer:
         self.times: dict[str, float] = {}
         self.rollout_metrics: dict[str, Any] = {}
         self.last_step = False
+        self.failed: PostrlError | None = None
+        self.sync_metrics: dict[str, float] = {}
         self._parts = ExitStack()
 
     # -- the page ------------------------------------------------------------------------------------------------------
@@ -136,9 +138,8 @@ class GRPOTrainer:
                 return groups
             message = encode("error", error_to_wire(error)) if error else encode_groups("groups", groups)
         kind, data, arrays = decode(s.ranks.broadcast(message))
-        if kind == "error":  # a run that cannot go on leaves all that it has learned
-            s.save_unless_saved(step - 1)
-            raise error or error_from_wire(data)
+        if kind == "error":
+            self._end(step - 1, error or error_from_wire(data))
         return decode_groups(data, arrays)
 
     @timed("assess")
@@ -173,8 +174,12 @@ class GRPOTrainer:
     def sync_weights(self) -> None:
         """Publish the learner's weights; returns when every sampler serves them."""
         s = self.opened_session
-        with s.pushing():
-            self.sync_metrics = s.sync.publish(s.version)
+
+        def publish() -> None:
+            with s.pushing():
+                self.sync_metrics = s.sync.publish(s.version)
+
+        self.failed = self._failure_of(publish)
 
     def report(self, step: int, groups: list[Group], batch: Batch, stats: UpdateReport) -> None:
         """Metrics, stored rollouts, evaluation and checkpoint of a finished step."""
@@ -182,21 +187,43 @@ class GRPOTrainer:
         self.reporter.step_ended(step)
         last = self.reporter.should_stop() or step == s.total_steps
         evaluation: dict[str, float] = {}
-        if s.has_evaluation and (last or (every.eval_steps and step % every.eval_steps == 0)):
-            evaluation = self.evaluate_now(step)
+        if self.failed is None and s.has_evaluation and (last or (every.eval_steps and step % every.eval_steps == 0)):
+            self.failed = self._failure_of(lambda: evaluation.update(self.evaluate_now(step)))
         extra = {**self.sync_metrics, **evaluation}
         self.reporter.step(step, groups, batch, stats, self.times, extra, self.rollout_metrics)
         self.times = {}
+        if self.failed is not None:
+            self._end(step, self.failed)
         self.last_step = last = last or self.reporter.should_stop()
         if last or (every.save_steps and step % every.save_steps == 0) or self.reporter.should_save():
             s.save(step)
             self.callbacks.on_save(step)
+
+    def _failure_of(self, act: Callable[[], None]) -> PostrlError | None:
+        """What `act` fails with on rank 0, on every rank; the step is reported and saved before the run ends with it."""
+        failed, s = None, self.opened_session
+        try:
+            act()
+        except PostrlError as error:
+            failed = error
+        message = s.ranks.broadcast(encode("error", error_to_wire(failed)) if failed else b"")
+        return failed or (error_from_wire(decode(message)[1]) if message else None)
+
+    def _end(self, step: int, error: PostrlError) -> NoReturn:
+        """A run that cannot go on leaves all that it has learned in its `step` finished steps (a collective)."""
+        try:
+            self.opened_session.save_unless_saved(step)
+        except PostrlError as lost:
+            self.opened_session.folder.note(f"no checkpoint could be written: {lost.message}")
+        raise error
 
     # -- around the loop -----------------------------------------------------------------------------------------------
 
     def progress(self) -> Iterator[int]:
         """The steps that are left. Ends early, after a step that was saved, when a stop is asked for."""
         s = self.opened_session
+        if self.failed is not None:  # the first publication
+            raise self.failed
         self.reporter.begin()
         if s.has_evaluation and s.first_step == 1:
             self.reporter.evaluation(0, self.evaluate_now(0))
@@ -276,6 +303,8 @@ class GRPOTrainer:
             if not session.has_evaluation:
                 raise UsageError("there is no evaluation set", hint="give eval_dataset")
             self.sync_weights()
+            if self.failed is not None:
+                raise self.failed
             return self.evaluate_now(session.first_step - 1)
 
     def save_model(self, output_dir: str | Path | None = None) -> None:

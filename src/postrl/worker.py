@@ -55,6 +55,9 @@ class RolloutWorker:
     ) -> None:
         self.config, self.sampler, self.rewards, self.tokenizer, self.note = config, sampler, rewards, tokenizer, note
         self.stream = PromptStream(train.prompts, seed=config.seed, shuffle=config.shuffle, weights=train.weights)
+        self.prompts = {prompt.prompt_id: prompt for prompt in train.prompts}
+        self._begun: list[tuple[int, Prompt]] = []
+        """Prompts that another engine had begun, from a checkpoint: they come first."""
         self.evaluation = evaluate
         self.sampling = Sampling(config.temperature, config.max_completion_length, tuple(config.stop))
 
@@ -65,13 +68,14 @@ class RolloutWorker:
             RewardError: rewards failed more often than the budget allows.
             ServerError: completions could not be had, or came without log-probs.
         """
-        before = self.stream.state()
+        before, number = self.state(), self.config.prompts_per_step
         try:
-            prompts = self.stream.next(self.config.prompts_per_step)
+            prompts, self._begun = self._begun[:number], self._begun[number:]
+            prompts += self.stream.next(number - len(prompts))
             groups, times = await self._sample(prompts, self.config.num_generations, self.sampling, version)
             return groups, {**self._accept(groups), **times}
         except BaseException:
-            self.stream.load_state(before)  # for a checkpoint: they were not trained on
+            self.load_state(before)  # for a checkpoint: they were not trained on
             raise
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
@@ -82,6 +86,7 @@ class RolloutWorker:
         """
         prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
         groups, _ = await self._sample(prompts, 1, replace(self.sampling, temperature=0.0), version)
+        groups = [group for group in groups if group.rollouts]
         self.rewards.forget_logged()  # the next step reports its own
         self.rewards.check_budget(groups, self.config.reward_error_budget)
         scores = [r.reward for g in groups for r in g.rollouts if r.reward is not None]
@@ -92,6 +97,7 @@ class RolloutWorker:
             f"eval/{name}/reward": (sum(scores), float(len(scores))),
             f"eval/{name}/completion_length": (sum(lengths), float(len(lengths))),
             f"eval/{name}/truncated_frac": (sum(cut), float(len(cut))),
+            f"eval/{name}/missing_frac": (float(len(prompts) - len(groups)), float(len(prompts))),
         }
 
     def _accept(self, groups: list[Group]) -> Metrics:
@@ -117,6 +123,8 @@ class RolloutWorker:
         try:
             async with contextlib.aclosing(self.sampler.sample(requests)) as completions:
                 async for index, sampled in completions:
+                    if sampled.finish_reason == "abort":  # given up: no completion is no wrong one
+                        continue
                     group = groups[index // per_prompt]
                     group.rollouts.append(self._rollout(prompts[index // per_prompt][1], index % per_prompt, sampled))
                     if len(group.rollouts) == per_prompt:
@@ -157,8 +165,9 @@ class RolloutWorker:
         return {} if reissued is None else {"rollout/reissued": float(reissued)}
 
     def state(self) -> dict[str, Any]:
-        """Where the data stands, as JSON values."""
-        return self.stream.state()
+        """Where the data stands, as JSON values: the stream, and what was begun and not yet trained on."""
+        begun = [[gid, prompt.prompt_id, 0, 0] for gid, prompt in self._begun]
+        return {**self.stream.state(), "open": begun}
 
     def finished_groups(self) -> list[Group]:
         """Groups that are finished and not yet trained on, which a checkpoint keeps: here none."""
@@ -171,6 +180,7 @@ class RolloutWorker:
             DataError: they were taken from other prompts.
         """
         self.stream.load_state(state)
+        self._begun = [(gid, self.prompts[prompt_id]) for gid, prompt_id, *_ in state.get("open", [])]
 
     def close(self) -> None:
         self.rewards.close()

@@ -49,17 +49,29 @@ def worker_main(run_dir: str) -> int:
 
 
 async def serve(worker: StreamingWorker, num_prompts: int, address: str) -> None:
-    """Answer the learner that connects to `address`, one request after the other, until it closes."""
+    """Answer the learner that connects to `address`, one request after the other, until it says goodbye.
+
+    A connection that is lost is not the end: the learner connects anew, hands over its position and asks again. What the
+    lost one had asked for is given up, or it would take a batch that nobody gets.
+    """
     await worker.rewards.start()
     finished = asyncio.Event()
+    sessions: list[asyncio.Task[None]] = []
 
     async def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        for earlier in sessions:
+            earlier.cancel()
+        await asyncio.gather(*sessions, return_exceptions=True)
+        sessions[:] = [me]
         try:
             while (message := await read_message(reader)) is not None:
+                if message[0] == "bye":
+                    finished.set()
                 await write_message(writer, await _answer(worker, num_prompts, *message))
         finally:
             writer.close()
-            finished.set()
 
     if address.startswith("unix:"):
         server = await asyncio.start_unix_server(session, address.removeprefix("unix:"))
@@ -79,6 +91,8 @@ async def _answer(worker: StreamingWorker, num_prompts: int, kind: str, data: di
         if kind == "evaluate":
             groups, metrics = await worker.evaluate(int(data["version"]))
             return encode_groups("groups", groups, {"metrics": metrics})
+        if kind == "bye":
+            return encode("done")
         if kind == "hold":
             worker.hold()
             return encode("done")

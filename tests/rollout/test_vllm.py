@@ -233,7 +233,7 @@ def test_requests_of_different_weights_share_no_keys_and_values_where_old_ones_a
                 await anext(which.sample([request()]))
 
         asyncio.run(main())
-    assert [body["cache_salt"] for _, body in server.calls] == ["6", "7"]
+    assert len({body["cache_salt"] for _, body in server.calls}) == 2
 
 
 def test_a_completion_that_is_too_slow_twice_is_given_up_and_the_others_are_not():

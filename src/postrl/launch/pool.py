@@ -261,15 +261,15 @@ class ServerPool:
         if now < server.moved_at + self.frozen_after / 4:
             return
         try:
-            metrics = server.client.metrics()
+            metrics = server.client.metrics(self.probe_timeout)
             tokens = metrics.generation_tokens + metrics.prompt_tokens
             moving = tokens != server.tokens or not metrics.running or server.client.is_paused()
         except PostrlError:  # no numbers: /health has the say
             moving, tokens = True, server.tokens
         if moving:
             server.tokens, server.moved_at = tokens, now
-        elif now - server.moved_at >= self.frozen_after:
-            raise _error(server, f"has requests running, and no token came for {self.frozen_after:g} s")
+        elif now - server.moved_at >= 2 * self.frozen_after:  # a long prompt is counted when all of it is read
+            raise _error(server, f"has requests running, and no token came for {2 * self.frozen_after:g} s")
 
     def _after_fall(self, server: _Server, error: PostrlError, on_fall: Callable[[Fall], None] | None) -> None:
         """Starts a fallen server again, or gives it up; raises `error`, the reason, when it was the last."""

@@ -115,7 +115,7 @@ def siblings(
         server_urls=tuple(config.vllm_server_url),
         token=os.environ.get(TOKEN),
         owned=not config.vllm_server_url,
-        backend="postrl_disk" if placement.cpu else "nccl",
+        backend="postrl_disk" if placement.cpu or placement.shared else "nccl",  # NCCL wants a GPU for each process
         server_dtype=server_dtype(config, placement.cpu),
         model_path=model_path,
     )
@@ -159,6 +159,7 @@ def _start(
             model=connections.model_path,
             log_dir=folder.logs,
             weights_dir=folder.weights,
+            backend=connections.backend,
             adapters=adapters,
         )
         stack.callback(remove_weights, folder.weights)  # a learner that was killed could not

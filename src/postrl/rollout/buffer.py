@@ -30,6 +30,8 @@ class Entry:
     """What the samplers served when it was admitted: the oldest weights that a token of it may come from."""
     attempt: int = 0
     """How often it was dropped and begun anew; part of the seeds."""
+    failures: int = 0
+    """How often of these its completions could not be had."""
     finished: bool = False
     """All its completions are there and scored."""
 

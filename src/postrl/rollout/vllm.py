@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,9 @@ RETRY_PAUSE = 1.0
 
 AVOID = 10.0
 """Seconds for which a server that failed gets requests only if all have: one that refuses at once always looks idle."""
+
+GAUGE_TIMEOUT = 5.0
+"""Seconds for a server's own numbers, which a batch does not wait for longer."""
 
 MAX_TIMEOUTS = 2
 """Tries of one completion that may take longer than request_timeout; then it is given up."""
@@ -58,6 +62,7 @@ class VLLMSampler:
         self.reissued = 0
         """Requests asked again so far."""
         self._version = 0
+        self._salt, self._releases = uuid.uuid4().hex, 0
         self._load = [0] * len(self.servers)
         self._avoid_until = [0.0] * len(self.servers)
         self._room = asyncio.Semaphore(MAX_IN_FLIGHT * len(self.servers))
@@ -93,6 +98,7 @@ class VLLMSampler:
     def release(self, version: int) -> None:
         """See `ServerSampler.release`."""
         self._version = version
+        self._releases += 1  # not the version: one may come again, of other weights, after a resume
         self._open.set()
 
     def describe(self) -> str:
@@ -102,7 +108,8 @@ class VLLMSampler:
     async def gauges(self) -> dict[str, float]:
         """The servers' own numbers; of those that answer."""
         answers = await asyncio.gather(
-            *(asyncio.to_thread(server.metrics) for server in self.servers), return_exceptions=True
+            *(asyncio.to_thread(server.metrics, GAUGE_TIMEOUT) for server in self.servers if not server.lost),
+            return_exceptions=True,
         )
         found = [answer for answer in answers if not isinstance(answer, BaseException)]
         if not found:
@@ -117,7 +124,9 @@ class VLLMSampler:
         last: PostrlError | None = None
         end = time.monotonic() + self.patience
         while time.monotonic() < end:
+            asked = time.monotonic()
             await self._open.wait()
+            end += time.monotonic() - asked  # weights on their way cost no patience
             index = self._choose()
             self._load[index] += 1
             try:
@@ -164,7 +173,7 @@ class VLLMSampler:
             stop=list(request.sampling.stop) or None,
             stop_token_ids=self.stop_token_ids or None,
             timeout=self.request_timeout,
-            cache_salt=str(self._version) if self.salted else None,
+            cache_salt=f"{self._salt}-{self._releases}" if self.salted else None,
             model=adapter_name(version) if self.adapters else None,
         )
         return _of_adapter(completion, version) if self.adapters else completion

@@ -63,7 +63,7 @@ class DiskTransport:
     ) -> None:
         self.pause = pause
         self.servers = list(servers)
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()  # what is published is found again by its whole path
         self.dtype = dtype
         self.server_deadline = server_deadline
         self.push_timeout = push_timeout

@@ -55,7 +55,7 @@ class LoraTransport:
         push_timeout: float = 600.0,
     ) -> None:
         self.servers = list(servers)
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.dtype = dtype
         self.peft_config = peft_config
         self.max_staleness = max_staleness
