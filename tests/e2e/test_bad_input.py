@@ -166,7 +166,7 @@ def test_a_full_disk_while_saving_is_one_message(full_disk):
     cause = "No space left on device" if mounted else ".+"
     assert re.search(
         rf"^error: checkpoint 7 could not be written to full/run/checkpoints: {cause}\n"
-        r"hint: free space .*, then continue with --resume; earlier checkpoints are intact$",
+        r"hint: free space .*, then continue with --resume; earlier checkpoints are intact; continue from step_000006 with: .*$",
         finished.err,
         re.MULTILINE,
     ), finished.err
