@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postrl import virtual_time
-from postrl.errors import RolloutError, ServerError
+from postrl.errors import RolloutError, ServerError, WeightsLost
 from postrl.rollout.sampler import derive_seed
 from simulated_worker import TimedRewards, TimedSampler, prompts, rng, train, trained, worker
 
@@ -283,6 +283,45 @@ def test_a_sampler_that_gives_up_ends_the_wait():
 
     with pytest.raises(ServerError, match="is gone"):
         virtual_time.run(main())
+
+
+def test_servers_that_lost_the_weights_get_them_again_and_nothing_else_is_lost():
+    class Restarted(TimedSampler):
+        blank = False
+
+        async def _one(self, index, request):
+            if self.blank:
+                raise WeightsLost("all servers were started again")
+            return await super()._one(index, request)
+
+        def release(self, version):
+            super().release(version)
+            self.blank = False
+
+    async def main():
+        sampler = Restarted(lengths(1))
+        made = worker(sampler, number=PROMPTS, **config(max_staleness=1, num_train_epochs=1.0))
+        made.pushed(0)
+        batches, republished = [], 0
+        for version in range(PROMPTS // BATCH):
+            sampler.blank = version == 0
+            while True:
+                try:
+                    groups, _ = await made.groups(version)
+                    break
+                except WeightsLost:
+                    republished += 1
+                    made.pushed(version)
+            batches.append(groups)
+            made.pushed(version + 1)
+        made.close()
+        return batches, republished
+
+    batches, republished = virtual_time.run(main())
+    assert republished == 1
+    assert Counter(g.prompt_id for groups in batches for g in trained(groups)) == Counter(
+        f"rows:{i}" for i in range(PROMPTS)
+    )
 
 
 def test_a_long_wait_is_explained():

@@ -6,6 +6,7 @@ PostrlError                 anything postrl itself can explain; exit code 1
 ├── RewardError             a reward function cannot be loaded, or fails beyond its budget
 ├── RolloutError            nothing that can be trained on comes any more
 ├── ServerError             a vLLM server cannot start, answers wrongly or went away
+│   ├── WeightsLost         no server holds the weights any more: they must be published again
 ├── CanaryError             a server does not hold the weights that were pushed to it
 ├── ChildError              a child process of the run died
 └── WaitTimeout             a wait passed its deadline
@@ -54,6 +55,10 @@ class ServerError(PostrlError):
 
 class RequestRefused(ServerError):
     """A vLLM server understood a request and refuses it (HTTP 4xx): asking again changes nothing."""
+
+
+class WeightsLost(ServerError):
+    """No server holds the weights any more, since all were started again: they must be published again."""
 
 
 class CanaryError(ServerError):

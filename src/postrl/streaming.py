@@ -19,7 +19,7 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.data import PromptSet
 from postrl.data_stream import planned_steps
-from postrl.errors import RolloutError
+from postrl.errors import RolloutError, WeightsLost
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.buffer import Buffer, Entry
 from postrl.rollout.sampler import ServerSampler
@@ -65,6 +65,7 @@ class StreamingWorker(RolloutWorker):
         self._sampling: dict[Entry, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._weights_lost: WeightsLost | None = None
         self._training = False
         self._dropped: list[Group] = []
         self._cut: set[Entry] = set()
@@ -78,6 +79,7 @@ class StreamingWorker(RolloutWorker):
 
         Raises:
             RewardError: rewards failed more often than the budget allows.
+            WeightsLost: all servers were restarted; to be asked again after another publication.
             ServerError: completions could not be had, or came without log-probs.
             RolloutError: nothing that can be trained on comes any more; the message counts why.
         """
@@ -117,7 +119,7 @@ class StreamingWorker(RolloutWorker):
 
     def pushed(self, version: int) -> None:
         """The samplers serve `version` from now on."""
-        self.buffer.version = version
+        self.buffer.version, self._weights_lost = version, None
         self.sampler.release(version)
         self._fill()
 
@@ -125,7 +127,9 @@ class StreamingWorker(RolloutWorker):
 
     def _fill(self) -> None:
         """Begin as many groups as may be, once the learner trains: an evaluation alone needs none."""
-        while self._training and self.buffer.room() and (entry := self._next()) is not None:
+        while (
+            self._training and self._weights_lost is None and self.buffer.room() and (entry := self._next()) is not None
+        ):
             self.buffer.admit(entry)
             task = self._tasks[entry] = asyncio.create_task(self._produce(entry))
             task.add_done_callback(functools.partial(self._ended, entry))
@@ -149,6 +153,9 @@ class StreamingWorker(RolloutWorker):
             del self._sampling[entry]
             self._tally.sampling(False, already=bool(self._sampling))
         if not sampling.cancelled():
+            if isinstance(error := sampling.exception(), WeightsLost):
+                self._put_back(entry, error)
+                return
             sampling.result()
         if len(entry.group.rollouts) < self.fewest:
             entry.failures += 1
@@ -156,6 +163,12 @@ class StreamingWorker(RolloutWorker):
             return
         await self._score(entry.group)
         entry.finished = True
+
+    def _put_back(self, entry: Entry, error: WeightsLost) -> None:
+        """Nothing can be sampled until the learner has published its weights again; the prompt comes first then."""
+        self.buffer.remove(entry)
+        self._again.appendleft(_anew(entry))
+        self._weights_lost = error
 
     async def _collect(self, entry: Entry) -> None:
         config, group = self.config, entry.group
@@ -187,8 +200,8 @@ class StreamingWorker(RolloutWorker):
         """Until a batch may be taken. Under `wait`, at most stale_wait seconds longer than until it could be full."""
         loop, end = asyncio.get_running_loop(), None
         while not self._ready(end is not None and loop.time() >= end):
-            if self._failure is not None:
-                raise self._failure
+            if (error := self._failure or self._weights_lost) is not None:
+                raise error
             if end is None and self.buffer.full() and self.config.stale_policy == "wait":
                 end = loop.time() + self.config.stale_wait
             self._changed.clear()

@@ -42,6 +42,10 @@ class WeightSync(Protocol):
         """All ranks call it. Returns metrics on rank 0."""
         ...
 
+    def forget(self) -> None:
+        """The samplers have lost the weights: the next `publish` pushes them, whatever the version."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -50,6 +54,9 @@ class NoSync:
 
     def publish(self, version: int) -> dict[str, float]:
         return {}
+
+    def forget(self) -> None:
+        return None
 
     def close(self) -> None:
         return None
@@ -76,6 +83,9 @@ class EmbeddedSync:
                     held[name].copy_(tensor)
         self.version = version
         return {}
+
+    def forget(self) -> None:
+        return None
 
     def close(self) -> None:
         return None
@@ -117,6 +127,9 @@ class ServerSync:
         deviation = self._prove(version) if self._held is None else self._check(version)
         self._held = version
         return {"weights/push_s": seconds, "weights/canary": deviation}
+
+    def forget(self) -> None:
+        self._held = None if self._held is None else NOT_OURS
 
     def _push(self, version: int) -> None:
         tensors = self.learner.adapter() if self.adapters else self.learner.weights()

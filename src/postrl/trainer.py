@@ -22,7 +22,7 @@ from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
-from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
+from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
 from postrl.launch.script import finishing_on_ctrl_c, script_connections
 from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
@@ -128,19 +128,26 @@ class GRPOTrainer:
     def generate(self, step: int) -> list[Group]:
         """The scored groups of this step, the same on every rank."""
         s = self.opened_session
-        message, error = b"", None
-        if s.source is not None:
-            try:
-                groups, self.rollout_metrics = s.source.groups(step, s.version)
-            except PostrlError as failed:
-                error = failed
-            if s.ranks.size == 1 and error is None:
-                return groups
-            message = encode("error", error_to_wire(error)) if error else encode_groups("groups", groups)
-        kind, data, arrays = decode(s.ranks.broadcast(message))
-        if kind == "error":
-            self._end(step - 1, error or error_from_wire(data))
-        return decode_groups(data, arrays)
+        while True:
+            message, error = b"", None
+            if s.source is not None:
+                try:
+                    groups, self.rollout_metrics = s.source.groups(step, s.version)
+                except PostrlError as failed:
+                    error = failed
+                if s.ranks.size == 1 and error is None:
+                    return groups
+                message = encode("error", error_to_wire(error)) if error else encode_groups("groups", groups)
+            kind, data, arrays = decode(s.ranks.broadcast(message))
+            if kind != "error":
+                return decode_groups(data, arrays)
+            error = error or error_from_wire(data)
+            if isinstance(error, WeightsLost):
+                s.sync.forget()
+                self.sync_weights()
+                error = self.failed
+            if error is not None:
+                self._end(step - 1, error)
 
     @timed("assess")
     def assess(self, groups: list[Group]) -> Batch:

@@ -38,6 +38,7 @@ def worker_main(run_dir: str) -> int:
         request_timeout=config.request_timeout,
         patience=config.request_timeout + config.server_start_timeout,
         salted=config.in_flight == "keep_kv",
+        resynced=connections.backend != "nccl" or bool(connections.adapter_rank),
         adapters=connections.adapter_rank > 0,
     )
     worker, train = build_worker(StreamingWorker, config, tokenizer, sampler, folder, job=job)

@@ -13,7 +13,7 @@ import pytest
 
 from fake_vllm import FakeVLLM
 from postrl.connections import Connections
-from postrl.errors import RequestRefused, ServerError
+from postrl.errors import RequestRefused, ServerError, WeightsLost
 from postrl.lost_servers import give_up, run_servers
 from postrl.rollout import vllm
 from postrl.rollout.sampler import Request, Sampled, Sampling
@@ -247,3 +247,31 @@ def test_a_completion_that_is_too_slow_twice_is_given_up_and_the_others_are_not(
         found = sample(which, [request(seed=1), request(seed=2)])
     assert found[0] == Sampled([], [], [], "abort")
     assert found[1].completion_ids == [7, 8]
+
+
+def test_a_restarted_server_that_only_a_push_brings_its_weights_is_not_asked_until_then():
+    blank = [True]
+
+    def reply(n: int, body: Any) -> tuple[int, dict[str, Any]]:
+        return 200, choice("default" if blank[0] else 2)
+
+    with Generating(reply) as restarted, Generating(lambda n, body: (200, choice())) as other:
+        servers = [VLLMServer(restarted.url), VLLMServer(other.url)]
+        which = VLLMSampler(servers, stop_token_ids=[], request_timeout=20, patience=60, resynced=False)
+        assert len(sample(which, [request(seed) for seed in range(8)])) == 8
+        asked = restarted.asked
+        assert len(sample(which, [request(seed) for seed in range(8)])) == 8
+        assert restarted.asked == asked > 0
+        blank[0] = False
+        which.release(2)
+        which._avoid_until = [0.0, 0.0]  # ten seconds later
+        assert len(sample(which, [request(seed) for seed in range(8)])) == 8
+        assert restarted.asked > asked
+
+
+def test_when_all_servers_wait_for_weights_they_are_asked_for_at_once():
+    with Generating(lambda n, body: (200, choice("default"))) as server, pytest.raises(WeightsLost):
+        which = VLLMSampler(
+            [VLLMServer(server.url)], stop_token_ids=[], request_timeout=20, patience=60, resynced=False
+        )
+        sample(which, [request()])

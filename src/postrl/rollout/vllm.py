@@ -8,10 +8,10 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
-from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout
+from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout, WeightsLost
 from postrl.lost_servers import in_use
 from postrl.rollout.sampler import Request, Sampled
-from postrl.servers import Completion, VLLMServer, adapter_name, generation_client
+from postrl.servers import NOT_OURS, Completion, VLLMServer, adapter_name, generation_client
 from postrl.types import FinishReason, VersionSpan
 
 MAX_IN_FLIGHT = 512
@@ -40,6 +40,8 @@ class VLLMSampler:
         stop_token_ids: tokens that end a completion, beside the model's own.
         request_timeout: seconds one try of a completion may take.
         patience: seconds a completion may go without a new token (server down, restarted, or at other weights).
+        resynced: restarted servers get the weights back by themselves; else (NCCL) only by the next push, and they are asked
+            for nothing until then.
         salted: keep requests of one weight version from using keys and values of another (in_flight keep_kv).
         adapters: weight versions are LoRA adapters that requests name.
     """
@@ -52,13 +54,15 @@ class VLLMSampler:
         request_timeout: float,
         patience: float,
         salted: bool = False,
+        resynced: bool = True,
         adapters: bool = False,
     ) -> None:
         self.servers = list(servers)
         self.stop_token_ids = list(stop_token_ids)
         self.request_timeout = request_timeout
         self.patience = patience
-        self.salted, self.adapters = salted, adapters
+        self.salted, self.adapters, self.resynced = salted, adapters, resynced
+        self._blank: set[int] = set()
         self.reissued = 0
         """Requests asked again so far."""
         self._version = 0
@@ -74,6 +78,7 @@ class VLLMSampler:
 
         Raises:
             RequestRefused: a server will not answer one of them, such as a prompt that is too long for it.
+            WeightsLost: all servers were restarted, and wait for weights.
             ServerError: a completion could not be had within `patience`; the text holds the last failure.
         """
         async with generation_client() as client:
@@ -98,6 +103,7 @@ class VLLMSampler:
     def release(self, version: int) -> None:
         """See `ServerSampler.release`."""
         self._version = version
+        self._blank.clear()
         self._releases += 1  # not the version: one may come again, of other weights, after a resume
         self._open.set()
 
@@ -139,6 +145,8 @@ class VLLMSampler:
                         end = time.monotonic() + self.patience
                     if not self._open.is_set():
                         continue
+                if problem and not self.resynced and _versions(completion) == {NOT_OURS}:
+                    self._blank.add(index)
                 last = ServerError(f"{self.servers[index].url} {problem or 'gave up a completion before its end'}")
             except RequestRefused:
                 raise
@@ -157,8 +165,11 @@ class VLLMSampler:
         )
 
     def _choose(self) -> int:
-        """The least loaded server among those that work. Raises ServerError when the run has given all up."""
-        now, left = time.monotonic(), map(self.servers.index, in_use(self.servers))
+        """The least loaded server among those that work. Raises ServerError when the run has given all up, WeightsLost
+        when all that are left wait for weights."""
+        now, used = time.monotonic(), map(self.servers.index, in_use(self.servers))
+        if not (left := [i for i in used if i not in self._blank]):
+            raise WeightsLost("every vLLM server was started again and has the weights it began with")
         return min(left, key=lambda i: (self._avoid_until[i] > now, self._load[i]))
 
     async def _ask(self, client: object, server: VLLMServer, request: Request, written: _Written) -> Completion:
@@ -212,9 +223,13 @@ def _of_adapter(completion: Completion, version: int) -> Completion:
     return replace(completion, version_spans=[VersionSpan(version, 0, n)] if n else [])
 
 
+def _versions(completion: Completion) -> set[int]:
+    return {span.version for span in completion.version_spans}
+
+
 def _problem(completion: Completion, request: Request) -> str:
     """Why a completion, or a part of one, is not usable; empty when it is."""
-    oldest = min((span.version for span in completion.version_spans), default=request.min_version)
+    oldest = min(_versions(completion), default=request.min_version)
     if oldest < request.min_version:
         return f"generates with weights of version {oldest}, expected {request.min_version}"
     return ""
