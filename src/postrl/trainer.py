@@ -127,27 +127,14 @@ class GRPOTrainer:
     @timed("generate")
     def generate(self, step: int) -> list[Group]:
         """The scored groups of this step, the same on every rank."""
-        s = self.opened_session
-        while True:
-            message, error = b"", None
-            if s.source is not None:
-                try:
-                    groups, self.rollout_metrics = s.source.groups(step, s.version)
-                except PostrlError as failed:
-                    error = failed
-                if s.ranks.size == 1 and error is None:
-                    return groups
-                message = encode("error", error_to_wire(error)) if error else encode_groups("groups", groups)
-            kind, data, arrays = decode(s.ranks.broadcast(message))
-            if kind != "error":
-                return decode_groups(data, arrays)
-            error = error or error_from_wire(data)
-            if isinstance(error, WeightsLost):
-                s.sync.forget()
-                self.sync_weights()
-                error = self.failed
-            if error is not None:
-                self._end(step - 1, error)
+        groups = self._ask(step)
+        while isinstance(groups, WeightsLost):
+            self.opened_session.sync.forget()
+            self.sync_weights()
+            groups = self.failed or self._ask(step)
+        if isinstance(groups, PostrlError):
+            self._end(step - 1, groups)
+        return groups
 
     @timed("assess")
     def assess(self, groups: list[Group]) -> Batch:
@@ -205,6 +192,23 @@ class GRPOTrainer:
         if last or (every.save_steps and step % every.save_steps == 0) or self.reporter.should_save():
             s.save(step)
             self.callbacks.on_save(step)
+
+    def _ask(self, step: int) -> list[Group] | PostrlError:
+        """What the source has for this step, or fails with; rank 0 asks, every rank hears it."""
+        s, message = self.opened_session, b""
+        if s.source is not None:
+            try:
+                groups, self.rollout_metrics = s.source.groups(step, s.version)
+            except PostrlError as error:
+                if s.ranks.size == 1:
+                    return error
+                message = encode("error", error_to_wire(error))
+            else:
+                if s.ranks.size == 1:
+                    return groups
+                message = encode_groups("groups", groups)
+        kind, data, arrays = decode(s.ranks.broadcast(message))
+        return error_from_wire(data) if kind == "error" else decode_groups(data, arrays)
 
     def _failure_of(self, act: Callable[[], None]) -> PostrlError | None:
         """What `act` fails with on rank 0, on every rank; the step is reported and saved before the run ends with it."""
