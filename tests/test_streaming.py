@@ -51,6 +51,10 @@ def simulate(run: dict[str, Any]):
     lost = lambda request, n: rng(seed, n, "lost").random() < run["lost"]  # noqa: E731
 
     async def main():
+        async with asyncio.timeout(10**8):  # a wait for ever fails instead
+            return await whole()
+
+    async def whole():
         sampler = TimedSampler(lengths(seed), lost)
         rewards = TimedRewards(lambda group: rng(seed, group.group_id, "reward").random() * run["scoring"])
         made = worker(

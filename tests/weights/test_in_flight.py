@@ -14,9 +14,9 @@ from postrl.weights.transport import Pause
 from .conftest import Live, eventually, learner_logps, model_of_version
 
 PROMPT = [5, 6, 7]
-LONG, AFTERWARDS = 36, 4
+LONG, AFTERWARDS = 32, 4
 """Requests that are sent before the push, more than the server runs at once (the rest is queued), and during it."""
-TOKENS = 120
+TOKENS = 300
 """Most of a completion."""
 
 
@@ -26,8 +26,9 @@ def across_a_push(live: Live, in_flight: str) -> tuple[list[Sampled], list[Sampl
         [live.server], stop_token_ids=[], request_timeout=120, patience=120, salted=in_flight == "keep_kv"
     )
     transport = DiskTransport([live.server], live.folder, "float32", pause=Pause.of(in_flight, 120))
-    transport.push(model_of_version(0).named_parameters(), 0)
-    tokens = live.server.metrics().generation_tokens
+    old, new = model_of_version(0), model_of_version(1)
+    transport.push(old.named_parameters(), 0)
+    tokens = live.server.metrics().generation_tokens  # may miss the last ones of what ran before
 
     async def ask(number: int, first_seed: int, version: int) -> list[Sampled]:
         requests = [Request(PROMPT, first_seed + i, Sampling(1.0, TOKENS), version) for i in range(number)]
@@ -37,10 +38,10 @@ def across_a_push(live: Live, in_flight: str) -> tuple[list[Sampled], list[Sampl
     async def main() -> tuple[list[Sampled], list[Sampled]]:
         sampler.release(0)
         before = asyncio.create_task(ask(LONG, 0, 0))
-        await asyncio.to_thread(eventually, lambda: live.server.metrics().generation_tokens > tokens, "first tokens")
+        await asyncio.to_thread(eventually, lambda: live.server.metrics().generation_tokens > tokens + 500, "tokens")
         if in_flight != "keep":
             sampler.hold()
-        push = asyncio.create_task(asyncio.to_thread(transport.push, model_of_version(1).named_parameters(), 1))
+        push = asyncio.create_task(asyncio.to_thread(transport.push, new.named_parameters(), 1))
         during = asyncio.create_task(ask(AFTERWARDS, 1000, 0))
         await push
         sampler.release(1)
