@@ -282,7 +282,7 @@ async def read_message(reader: asyncio.StreamReader) -> Message | None:
     try:
         header_bytes, body_bytes = _lengths(await reader.readexactly(_PREFIX.size))
         return _parse(await reader.readexactly(header_bytes), await reader.readexactly(body_bytes))
-    except asyncio.IncompleteReadError:
+    except (asyncio.IncompleteReadError, ConnectionError):
         return None
 
 

@@ -292,8 +292,9 @@ class ServerPool:
 def _error(server: _Server, what: str, *, advice: str = "") -> ServerError:
     """An error that says what happened to a server and, from its log, why."""
     process = server.process
-    cause = logs.cause(process.log_path, start=process.log_start)
+    killed = process.poll() == 128 + signal.SIGKILL  # what its engine then says in the log is no cause
+    cause = "" if killed else logs.cause(process.log_path, start=process.log_start)
     lines = [f"    {line}" for line in process.log_tail()] or ["    (nothing)"]
     why = f": {cause}" if cause else LAST_LINES + "\n".join(lines)
-    advice += MEMORY if process.poll() == 128 + signal.SIGKILL else ""
+    advice += MEMORY if killed else ""
     return ServerError(f"{server.name} {what}{why}", hint=f"{advice}the whole log is {process.log_path}")
