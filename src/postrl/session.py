@@ -84,7 +84,8 @@ class Session:
         """Write the checkpoint of the last finished step where there is none yet (a collective)."""
         if step > self.saved_step:
             self.save(step)
-            self.folder.note(f"saved checkpoint {step} before the run ends")
+            if self.ranks.is_main:
+                self.folder.note(f"saved checkpoint {step} before the run ends")
 
     @contextlib.contextmanager
     def pushing(self) -> Iterator[None]:

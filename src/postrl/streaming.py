@@ -333,7 +333,8 @@ class StreamingWorker(RolloutWorker):
         self._again = deque(entry for entry in entries if not entry.finished)
         self.left_out = int(state.get("left_out", 0))
         self._tally.count = Counter(state.get("dropped", {}))
-        self._dropped, self._failure, self._training = [], None, False
+        self._cut.clear()
+        self._dropped, self._failure, self._weights_lost, self._training = [], None, None, False
 
     def close(self) -> None:
         for task in self._tasks.values():

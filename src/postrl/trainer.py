@@ -166,7 +166,8 @@ class GRPOTrainer:
 
     @timed("sync")
     def sync_weights(self) -> None:
-        """Publish the learner's weights; returns when every sampler serves them."""
+        """Publish the learner's weights; returns when every sampler serves them, or with `self.failed` set: the step that
+        made them is still to be reported and saved."""
         s = self.opened_session
 
         def publish() -> None:
@@ -222,10 +223,12 @@ class GRPOTrainer:
 
     def _end(self, step: int, error: PostrlError) -> NoReturn:
         """A run that cannot go on leaves all that it has learned in its `step` finished steps (a collective)."""
+        s = self.opened_session
         try:
-            self.opened_session.save_unless_saved(step)
+            s.save_unless_saved(step)
         except PostrlError as lost:
-            self.opened_session.folder.note(f"no checkpoint could be written: {lost.message}")
+            if s.ranks.is_main:
+                s.folder.note(f"no checkpoint could be written: {lost.message}")
         raise error
 
     # -- around the loop -----------------------------------------------------------------------------------------------

@@ -115,8 +115,18 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def load_pending(path: Path) -> bytes:
-    """The `pending` of a checkpoint."""
-    return (path / PENDING).read_bytes()
+    """The `pending` of a checkpoint.
+
+    Raises:
+        PostrlError: it is not there.
+    """
+    try:
+        return (path / PENDING).read_bytes()
+    except OSError as error:
+        raise PostrlError(
+            f"checkpoint {path} cannot be read: {error.strerror}: {PENDING}, with finished groups, belongs to it",
+            hint="delete this checkpoint to use the one before",
+        ) from error
 
 
 def read_state(path: Path) -> dict[str, Any]:
