@@ -10,7 +10,7 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.data import PromptSet
 from postrl.errors import ServerError
-from postrl.rollout.sampler import Request, Sampled
+from postrl.rollout.sampler import Request, Sampled, as_they_end
 from postrl.streaming import StreamingWorker
 from postrl.types import Group, Prompt, VersionSpan
 
@@ -34,14 +34,8 @@ class TimedSampler:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
-        tasks = [asyncio.create_task(self._one(i, request)) for i, request in enumerate(requests)]
-        try:
-            for done in asyncio.as_completed(tasks):
-                yield await done
-        finally:
-            for task in tasks:
-                task.cancel()
+    def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
+        return as_they_end(self._one(i, request) for i, request in enumerate(requests))
 
     async def _one(self, index: int, request: Request) -> tuple[int, Sampled]:
         await self.gate.wait()

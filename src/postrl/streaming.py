@@ -102,7 +102,7 @@ class StreamingWorker(RolloutWorker):
         except Exception:
             self._again.extend(map(_anew, taken))  # for a checkpoint: they were not trained on
             raise
-        metrics |= self._tally.metrics(started, self.buffer, busy=bool(self._sampling))
+        metrics |= self._tally.metrics(started, self.buffer)
         dropped, self._dropped = self._dropped, []
         return [*(entry.group for entry in taken), *dropped], metrics
 
@@ -377,10 +377,10 @@ class Tally:
     def reasons(self) -> str:
         return ", ".join(f"{number} {why}" for why, number in sorted(self.count.items())) or "none"
 
-    def metrics(self, asked: float, buffer: Buffer, *, busy: bool) -> Metrics:
+    def metrics(self, asked: float, buffer: Buffer) -> Metrics:
         """Of the time since the last batch; `asked`: when the learner asked for this one."""
         now = asyncio.get_running_loop().time()
-        if not busy and self._idle_from is not None:
+        if self._idle_from is not None:
             self._idle, self._idle_from = self._idle + now - self._idle_from, now
         since = asked if self._since is None else self._since
         metrics: Metrics = {

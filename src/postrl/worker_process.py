@@ -1,4 +1,4 @@
-"""The rollout worker as a process of its own: it serves one learner at a socket until that closes."""
+"""The rollout worker as a process of its own: it serves one learner at a socket until that says goodbye."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def worker_main(run_dir: str) -> int:
-    """`postrl worker RUN`: listen at the address in the environment and serve one learner until it closes."""
+    """`postrl worker RUN`: listen at the address in the environment and serve one learner to its end."""
     from postrl.launch.process import read_stdin
 
     folder = RunFolder(run_dir)

@@ -14,7 +14,6 @@ alone, as other systems have it, bounds the average and not the straggler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from postrl.types import Group, Prompt
@@ -89,10 +88,7 @@ class Buffer:
 
     def behind(self) -> bool:
         """Whether a batch taken now would leave unfinished groups that can no longer all be trained in time."""
-        return any(self._missing(deadline) > 0 for deadline in self._deadlines())
-
-    def _deadlines(self) -> Iterator[int]:
-        yield from {self.deadline(entry) for entry in self.entries}
+        return any(self._missing(deadline) > 0 for deadline in {self.deadline(entry) for entry in self.entries})
 
     def _missing(self, deadline: int) -> int:
         """Finished groups that the next batch lacks to leave no more than fit into the phases up to `deadline`."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from postrl.types import FinishReason, VersionSpan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,18 @@ class Sampler(Protocol):
     def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """Yield (index of the request, completion) in the order they finish."""
         ...
+
+
+async def as_they_end(completions: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[T, None]:
+    """What each gives, in the order they end. All run at once, and those that are left end with the generator."""
+    tasks = [asyncio.create_task(completion) for completion in completions]
+    try:
+        for done in asyncio.as_completed(tasks):
+            yield await done
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class ServerSampler(Sampler, Protocol):

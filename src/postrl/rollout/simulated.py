@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
-from postrl.rollout.sampler import Request, Sampled
+from postrl.rollout.sampler import Request, Sampled, as_they_end
 from postrl.types import FinishReason, VersionSpan
 
 MAX_TRIES = 3
@@ -309,16 +309,9 @@ class SimulatedSampler:
         self._open = asyncio.Event()
         self._open.set()
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
+    def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
         """See `Sampler.sample`."""
-        tasks = [asyncio.create_task(self._sample(i, request)) for i, request in enumerate(requests)]
-        try:
-            for done in asyncio.as_completed(tasks):
-                yield await done
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return as_they_end(self._sample(i, request) for i, request in enumerate(requests))
 
     async def _sample(self, index: int, request: Request) -> tuple[int, Sampled]:
         if delay := self.delay(request):

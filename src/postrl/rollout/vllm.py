@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout, WeightsLost
 from postrl.lost_servers import in_use
-from postrl.rollout.sampler import Request, Sampled
+from postrl.rollout.sampler import Request, Sampled, as_they_end
 from postrl.servers import NOT_OURS, Completion, VLLMServer, adapter_name, generation_client
 from postrl.types import FinishReason, VersionSpan
 
@@ -87,14 +88,9 @@ class VLLMSampler:
                 async with self._room:
                     return index, await self._sample(client, request)
 
-            tasks = [asyncio.create_task(one(i, request)) for i, request in enumerate(requests)]
-            try:
-                for done in asyncio.as_completed(tasks):
-                    yield await done
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            async with contextlib.aclosing(as_they_end(one(i, r) for i, r in enumerate(requests))) as completions:
+                async for completion in completions:
+                    yield completion
 
     def hold(self) -> None:
         """See `ServerSampler.hold`."""
