@@ -24,8 +24,7 @@ from typing import Any
 
 import torch
 
-from postrl.algorithms.aggregate import Denoms
-from postrl.algorithms.objective import objective, with_advantages
+from postrl.algorithms.objective import denominators, objective, with_advantages
 from postrl.algorithms.reduce import accumulate
 from postrl.config import GRPOConfig
 from postrl.learning.batch import make_batch
@@ -181,10 +180,10 @@ def run_update(learner: Learner, groups: Sequence[Group]) -> Any:
     algorithm = resolve_algorithm(learner.config)
     batch = with_advantages(make_batch(groups, 0, learner.ranks.device), algorithm)
 
-    def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: tuple[float, float, int]) -> Any:
-        return objective(logp_BT, micro, algorithm, Denoms(*denoms), entropy_BT=entropy_BT)
+    def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
+        return objective(logp_BT, micro, algorithm, denoms, entropy_BT=entropy_BT)
 
-    return learner.update(batch, loss, accumulate)
+    return learner.update(batch, loss, denominators, accumulate)
 
 
 def made_up_groups(tokens: int) -> list[Group]:

@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from postrl.algorithms.presets import PRESETS, find
 from postrl.config_checks import check
 from postrl.errors import UsageError
 from postrl.trl_names import accept_trl_names, convert
@@ -26,18 +27,23 @@ def setting(default: Any, panel: str, help: str) -> Any:
 
 
 MODEL, DATA, REWARD, ROLLOUT, ASYNC = "Model", "Data", "Reward", "Rollout", "Asynchronous mode"
-ALGORITHM, OPTIMIZER, RUN = "Algorithm", "Optimizer", "Run"
-PANELS = (MODEL, DATA, REWARD, ROLLOUT, ASYNC, ALGORITHM, OPTIMIZER, RUN)
+ALGORITHM, CRITIC, OPTIMIZER, RUN = "Algorithm", "Critic (ppo, vapo)", "Optimizer", "Run"
+PANELS = (MODEL, DATA, REWARD, ROLLOUT, ASYNC, ALGORITHM, CRITIC, OPTIMIZER, RUN)
 
 Dtype = Literal["auto", "float32", "bfloat16"]
-Correction = Literal["tis", "tis_seq", "icepop", "mis_seq", "seq_mask_tis", "opsm", "decoupled", "seed", "none"]
+Correction = Literal[
+    "tis", "tis_seq", "icepop", "mis_seq", "seq_mask_tis", "opsm", "binary_kl", "decoupled", "seed", "none"
+]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
 
 
 @accept_trl_names
 @dataclass(kw_only=True)
 class GRPOConfig:
-    """Settings of a GRPO run. Give a script's `GRPOTrainer` this as `args`; the command line builds it from flags."""
+    """Settings of a run. Give a script's `GRPOTrainer` this as `args`; the command line builds it from flags.
+
+    What is not given has the default of the `algorithm`.
+    """
 
     # -- model ---------------------------------------------------------------------------------------------------
     model: str = setting("", MODEL, "Model id on the hub, a local folder, or the packaged demo model smollm2-135m.")
@@ -176,6 +182,12 @@ class GRPOConfig:
     num_generations: int = setting(8, ROLLOUT, "Completions per prompt: the size of a group.")
     max_completion_length: int = setting(512, ROLLOUT, "Most tokens of one completion.")
     temperature: float = setting(1.0, ROLLOUT, "Sampling temperature of training rollouts.")
+    top_p: float = setting(
+        1.0,
+        ROLLOUT,
+        "Nucleus sampling of training rollouts: only the likeliest tokens that make up this share; 1: off.",
+    )
+    top_k: int = setting(0, ROLLOUT, "Only the K likeliest tokens in training rollouts; 0: off.")
     stop: list[str] = setting([], ROLLOUT, "Text that ends a completion; repeatable.")
 
     # -- asynchronous mode -----------------------------------------------------------------------------------------
@@ -209,8 +221,24 @@ class GRPOConfig:
     )
 
     # -- algorithm -----------------------------------------------------------------------------------------------
-    beta: float = setting(
-        0.0, ALGORITHM, "Weight of the KL to the initial policy in the loss; 0: no reference model is held."
+    algorithm: str = setting(
+        "grpo",
+        ALGORITHM,
+        "What is computed, with its own defaults: NAME as in `postrl NAME`, or file.py:PRESET (docs/algorithms.md).",
+    )
+    beta: float = setting(0.0, ALGORITHM, "Weight of the KL to the initial policy; 0: no reference model is held.")
+    kl_placement: Literal["loss", "reward"] = setting(
+        "loss", ALGORITHM, "Where the KL counts: a term of the loss, or taken off the reward of each token."
+    )
+    kl_estimator: Literal["k1", "k2", "k3_unbiased", "k3_biased"] | None = setting(
+        None, ALGORITHM, "How the KL is estimated; default: k3_unbiased in the loss, k1 in the reward."
+    )
+    sync_ref_model: bool = setting(
+        False, ALGORITHM, "Let the reference follow the policy, every ref_model_sync_steps steps."
+    )
+    ref_model_sync_steps: int = setting(512, ALGORITHM, "Steps between two refreshes of the reference.")
+    ref_model_mixup_alpha: float = setting(
+        0.6, ALGORITHM, "Share of the policy in a refreshed reference; the rest is the old reference."
     )
     epsilon: float = setting(0.2, ALGORITHM, "Trust region: the ratio is clipped below at 1 - epsilon.")
     epsilon_high: float | None = setting(
@@ -221,8 +249,23 @@ class GRPOConfig:
         ALGORITHM,
         "Trust region: ceiling of the ratio for negative advantages, above 1 + epsilon_high; 3 is usual; default: none.",
     )
+    allow_wide_clip: bool = setting(False, ALGORITHM, "Allow gspo an epsilon of 0.01 or more.")
+    proximal: Literal["learner", "sampler"] = setting(
+        "learner",
+        ALGORITHM,
+        "Policy that ratios are taken against: the learner's when the step started, or the sampler's (is_correction none).",
+    )
+    is_cap_low: float = setting(0.0, ALGORITHM, "cispo: least weight of a token.")
+    is_cap_high: float = setting(5.0, ALGORITHM, "cispo: largest weight of a token.")
+    sapo_temperature_pos: float = setting(1.0, ALGORITHM, "sapo: sharpness of the gate for positive advantages.")
+    sapo_temperature_neg: float = setting(1.05, ALGORITHM, "sapo: sharpness of the gate for negative advantages.")
     scale_rewards: Literal["group", "batch", "none"] = setting(
         "group", ALGORITHM, "What divides the centred rewards: the group's standard deviation, the batch's, or nothing."
+    )
+    multi_objective_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = setting(
+        "sum_then_normalize",
+        ALGORITHM,
+        "Several rewards: their weighted sum is normalised, or each is normalised before they are added.",
     )
     loss_aggregation: Aggregation = setting(
         "token_mean", ALGORITHM, "How token losses become one number (docs/algorithms.md)."
@@ -249,10 +292,54 @@ class GRPOConfig:
     is_delta: float | None = setting(
         None,
         ALGORITHM,
-        "is_correction opsm rejects completions worse than their group that became less likely by more than this, in nats a token; default: 0.1.",
+        "is_correction opsm rejects completions worse than their group that became less likely by more than this, in nats a token; "
+        "default: 0.1. binary_kl rejects those whose mean binary KL is above it; default: 0.005.",
+    )
+    entropy_coef: float = setting(0.0, ALGORITHM, "Weight of the entropy bonus in the loss.")
+    dynamic_sampling: bool = setting(
+        False, ALGORITHM, "Replace groups whose completions are all right or all wrong by those of other prompts."
+    )
+    max_refills: int = setting(
+        10,
+        ALGORITHM,
+        "Batches' worth of groups that dynamic_sampling may replace for one batch; then what is there is trained on.",
+    )
+    overlong_buffer: float = setting(
+        0.0,
+        ALGORITHM,
+        "Soft overlong punishment: over this last share of max_completion_length the reward falls, by up to 1; 0: none.",
     )
     mask_truncated_completions: bool = setting(
         False, ALGORITHM, "Leave completions that hit the token limit out of the loss."
+    )
+
+    # -- critic --------------------------------------------------------------------------------------------------
+    critic_model: str | None = setting(
+        None, CRITIC, "Model that the critic starts from: id, folder or packaged name; default: the policy's own."
+    )
+    critic_learning_rate: float = setting(1e-5, CRITIC, "Peak learning rate of the critic.")
+    critic_warmup_steps: int = setting(
+        0, CRITIC, "First steps in which the critic alone is trained: the policy stays as it is."
+    )
+    value_clip: float | None = setting(
+        0.5, CRITIC, "The critic's new value is clipped to its old one plus or minus this; null in YAML: never."
+    )
+    gamma: float = setting(1.0, CRITIC, "Discount of rewards by token (also of reinforce_pp).")
+    gae_lambda: float = setting(1.0, CRITIC, "Lambda of the policy's advantages.")
+    gae_lambda_critic: float = setting(1.0, CRITIC, "Lambda of the critic's returns.")
+    length_adaptive_alpha: float | None = setting(
+        None,
+        CRITIC,
+        "Lambda of the policy is 1 - 1 / (alpha * length) for each completion; default: gae_lambda for all.",
+    )
+    bootstrap_truncated: bool = setting(
+        False, CRITIC, "Completions cut at the token limit end with the critic's value instead of 0."
+    )
+    whiten_advantages: bool = setting(
+        True, CRITIC, "Scale advantages to mean 0 and variance 1 over the batch's tokens."
+    )
+    nll_coef: float = setting(
+        0.0, CRITIC, "Weight of the negative log-likelihood of completions that a verifier found right."
     )
 
     # -- optimizer -----------------------------------------------------------------------------------------------
@@ -316,8 +403,15 @@ class GRPOConfig:
         return self.max_tokens_per_microbatch or max(longest, 1536 if device == "cpu" else 8192)
 
     @property
-    def epsilon_upper(self) -> float:
-        return self.epsilon if self.epsilon_high is None else self.epsilon_high
+    def needs_greedy(self) -> bool:
+        """Whether each prompt gets a greedy completion as well, as a baseline."""
+        preset = find(self.algorithm)
+        return preset is not None and "greedy" in preset.needs
+
+    @staticmethod
+    def defaults_of(algorithm: str) -> dict[str, Any]:
+        """The settings that this algorithm has otherwise than GRPO."""
+        return dict(PRESETS[algorithm].settings) if algorithm in PRESETS else {}
 
     def to_dict(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}

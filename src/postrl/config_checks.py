@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from postrl.algorithms.presets import PRESETS, find
+from postrl.algorithms.refused import Problem, problem
 from postrl.data_presets import dataset_names
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
-
-Problem = tuple[str, str] | None
-"""What is wrong and the way out, or None."""
 
 
 def check(config: GRPOConfig) -> None:
@@ -22,9 +22,9 @@ def check(config: GRPOConfig) -> None:
     Raises:
         UsageError: the first problem found.
     """
-    for find in CHECKS:
-        if problem := find(config):
-            message, hint = problem
+    for look in CHECKS:
+        if found := look(config):
+            message, hint = found
             raise UsageError(message, hint=hint)
 
 
@@ -41,25 +41,26 @@ RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
     (
         "prompts_per_step num_generations max_completion_length max_prompt_length max_model_len num_iterations minibatches "
         "num_servers tensor_parallel_size num_processes max_tokens_per_microbatch logging_steps save_total_limit eval_prompts "
-        "lora_alpha reward_workers rollout_queue_size is_high",
+        "lora_alpha reward_workers rollout_queue_size is_high is_cap_high ref_model_sync_steps",
         "1 or more",
         lambda x: x >= 1,
     ),
     (
         "temperature reward_timeout request_timeout server_start_timeout server_frozen_timeout num_train_epochs "
-        "stale_wait is_delta",
+        "stale_wait is_delta sapo_temperature_pos sapo_temperature_neg value_clip length_adaptive_alpha",
         "more than 0",
         lambda x: 0 < x < math.inf,
     ),
     (
         "beta epsilon epsilon_high learning_rate weight_decay max_grad_norm warmup_steps save_steps eval_steps lora_rank seed "
-        "max_staleness server_restarts worker_restarts",
+        "max_staleness server_restarts worker_restarts is_cap_low entropy_coef max_refills critic_learning_rate "
+        "critic_warmup_steps nll_coef top_k",
         "0 or more",
         lambda x: 0 <= x < math.inf,
     ),
-    ("gpu_memory_utilization is_eps", "a share above 0, at most 1", lambda x: 0 < x <= 1),
-    ("reward_error_budget is_low", "a share from 0 to 1", lambda x: 0 <= x <= 1),
-    ("lora_dropout", "a share from 0, below 1", lambda x: 0 <= x < 1),
+    ("gpu_memory_utilization is_eps ref_model_mixup_alpha top_p", "a share above 0, at most 1", lambda x: 0 < x <= 1),
+    ("reward_error_budget is_low gamma gae_lambda gae_lambda_critic", "a share from 0 to 1", lambda x: 0 <= x <= 1),
+    ("lora_dropout overlong_buffer", "a share from 0, below 1", lambda x: 0 <= x < 1),
     ("max_steps", "1 or more, or -1 for num_train_epochs", lambda x: x == -1 or x >= 1),
 )
 """(settings, what is allowed in words, the test). None means "default" and always passes. NaN never does."""
@@ -75,27 +76,44 @@ def _choices(c: GRPOConfig) -> Problem:
     return None
 
 
-def _group_baseline(c: GRPOConfig) -> Problem:
-    if c.num_generations < 2 and c.scale_rewards != "batch" and not c.replay:
+def _algorithm(c: GRPOConfig) -> Problem:
+    try:
+        preset = find(c.algorithm)
+    except ValueError as error:
+        near = get_close_matches(c.algorithm, PRESETS, n=1)
+        return str(error), f"did you mean {near[0]}?" if near else "or give one of your own as file.py:PRESET"
+    if preset is None or (c.replay and c.num_generations == 1):
+        return None
+    return problem(c, preset)
+
+
+def _reference(c: GRPOConfig) -> Problem:
+    if not c.sync_ref_model:
+        return None
+    if not c.beta:
+        return "sync_ref_model is on, and beta = 0 holds no reference", "set --beta above 0, or --no-sync-ref-model"
+    if c.lora_rank:
         return (
-            f"num_generations is {c.num_generations}: a group of one has no baseline, every advantage would be 0",
-            "set --num-generations to 2 or more (8 is the default)",
+            f"sync_ref_model is on, and with lora_rank = {c.lora_rank} the reference is the model under the adapter, which "
+            "does not move",
+            "set --no-sync-ref-model, or train all weights with --lora-rank 0",
         )
     return None
 
 
-def _dual_clip(c: GRPOConfig) -> Problem:
-    if c.dual_clip is not None and not 1 + c.epsilon_upper < c.dual_clip < math.inf:
+def _dynamic_sampling(c: GRPOConfig) -> Problem:
+    if c.dynamic_sampling and c.num_generations < 2:
         return (
-            f"dual_clip is {c.dual_clip:g}, and the trust region goes up to 1 + epsilon_high = {1 + c.epsilon_upper:g}",
-            "set --dual-clip above that (3 is usual), or leave it out",
+            f"dynamic_sampling replaces groups whose completions are all alike, and num_generations = {c.num_generations} "
+            "makes every group so",
+            "set --num-generations to 2 or more, or --no-dynamic-sampling",
         )
     return None
 
 
 _BOUNDED = ("tis", "tis_seq", "icepop", "mis_seq", "seq_mask_tis", "decoupled")
 BOUNDS_OF: dict[str, tuple[str, ...]] = {
-    "is_low": _BOUNDED, "is_high": _BOUNDED, "is_eps": ("seed",), "is_delta": ("opsm",),
+    "is_low": _BOUNDED, "is_high": _BOUNDED, "is_eps": ("seed",), "is_delta": ("opsm", "binary_kl"),
 }  # fmt: skip
 """Bounds of importance ratios -> the values of is_correction that have them."""
 
@@ -243,7 +261,7 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
-    _ranges, _choices, _group_baseline, _dual_clip, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
+    _ranges, _choices, _algorithm, _reference, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
     _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
     _weight_sync, _vllm_args,
 )  # fmt: skip

@@ -93,7 +93,7 @@ class Reporter:
         self._check_finite(stats, step)
 
     def _store(self, step: int, groups: Sequence[Group], batch: Batch) -> None:
-        advantages = [] if batch.advantages_B is None else batch.advantages_B.tolist()
+        advantages = [] if batch.advantages is None else batch.advantages.tolist()
         for rollout, advantage in zip(batch.rollouts, advantages, strict=True):
             rollout.advantage = advantage
         folder = self.session.folder

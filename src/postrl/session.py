@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from postrl.algorithms.presets import Algorithm, resolve
+from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
+from postrl.algorithm_file import load_preset
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import UsageError
@@ -149,24 +150,15 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
 
 
 def resolve_algorithm(config: GRPOConfig) -> Algorithm:
-    """The preset with the user's settings. Raises UsageError for an impossible combination."""
+    """The preset, or that of the user's file, with the settings of the run.
+
+    Raises:
+        UsageError: there is none, or an impossible combination.
+    """
+    settings = {name: getattr(config, name) for name in SETTINGS}
+    settings["reward_weights"] = tuple(config.reward_weights)
     try:
-        return resolve(
-            "grpo",
-            num_updates_per_batch=config.num_iterations * config.minibatches,
-            beta=config.beta,
-            epsilon=config.epsilon,
-            epsilon_high=config.epsilon_high,
-            scale_rewards=config.scale_rewards,
-            loss_aggregation=config.loss_aggregation,
-            is_correction=config.is_correction,
-            is_low=config.is_low,
-            is_high=config.is_high,
-            is_eps=config.is_eps,
-            is_delta=config.is_delta,
-            dual_clip=config.dual_clip,
-            max_completion_length=config.max_completion_length,
-        )
+        return resolve(load_preset(config.algorithm), **settings)
     except ValueError as error:
         raise UsageError(str(error), hint="see docs/algorithms.md") from error
 

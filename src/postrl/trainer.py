@@ -16,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from postrl.algorithms.aggregate import Denoms
-from postrl.algorithms.objective import idle_rows, idle_totals, objective, with_advantages
+from postrl.algorithms.objective import denominators, idle_rows, idle_totals, objective, with_advantages
 from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig
@@ -144,19 +143,18 @@ class GRPOTrainer:
 
     def advantage(self, batch: Batch) -> Batch:
         """Rewards to advantages; what is not trained on leaves the mask here, before denominators are counted."""
-        algorithm = self.opened_session.algorithm
-        return with_advantages(batch, algorithm, mask_truncated=self.args.mask_truncated_completions)
+        return with_advantages(batch, self.opened_session.algorithm)
 
     @timed("update")
     def update(self, batch: Batch) -> UpdateReport:
         """One update phase; afterwards the learner holds the next weight version."""
         s = self.opened_session
 
-        def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: tuple[float, float, int]) -> Any:
-            return objective(logp_BT, micro, s.algorithm, Denoms(*denoms), entropy_BT=entropy_BT)
+        def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
+            return objective(logp_BT, micro, s.algorithm, denoms, entropy_BT=entropy_BT)
 
         idle = idle_rows(batch, s.algorithm)
-        report = s.learner.update(batch, loss, accumulate, idle=idle)
+        report = s.learner.update(batch, loss, denominators, accumulate, idle=idle)
         if s.ranks.is_main and report.optimizer_steps:
             uncounted = {"policy/loss": idle_totals(batch, idle, s.algorithm)}
             for _ in range(self.args.num_iterations):

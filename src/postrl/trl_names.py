@@ -38,8 +38,10 @@ def accept_trl_names(cls: type[T]) -> type[T]:
             raise UsageError(
                 f"{cls.__name__} takes settings by name, got {args[0]!r}", hint=f"{cls.__name__}(output_dir=...)"
             )
-        own = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        original(self, **convert(values, own, source=cls.__name__))
+        own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+        given = convert(values, list(own), source=cls.__name__)
+        defaults = self.defaults_of(given.get("algorithm", own["algorithm"].default))
+        original(self, **{**defaults, **given})
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls

@@ -23,7 +23,8 @@ torch is imported for type checkers only: the launcher and the command line use 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort"]
 Messages = list[dict[str, Any]]
+
+NO_VERDICT = frozenset({"scored", "none", "infra_error", "gold_unscorable"})
+"""Statuses of a score that say nothing about whether a completion is right; likewise any without a value."""
+GREEDY = -1
+"""Place in its group of the greedy completion, which is not one of its rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Rollout:
     prompt_id: str
     """Names the row of the data set: `<data set>:<row>`."""
     sample_index: int
-    """Place in its group, 0 .. num_generations - 1; part of the seed."""
+    """Place in its group, 0 .. num_generations - 1, part of the seed; GREEDY (-1): the prompt's greedy completion."""
     prompt_ids: list[int]
     """Prompt tokens as the sampler saw them, chat template applied."""
     completion_ids: list[int]
@@ -98,6 +104,17 @@ class Rollout:
             self.loss_mask = [1] * n
         if not self.segments:
             self.segments = [Segment("policy", 0, n)]
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether it is right: all the reward functions that give verdicts say so. None: none of them does."""
+        return self.verdict(self.statuses)
+
+    def verdict(self, names: Iterable[str]) -> bool | None:
+        """`correct`, asking the reward functions of these names alone."""
+        said = [self.statuses[name] for name in names if name in self.statuses and self.rewards.get(name) is not None]
+        verdicts = [status == "correct" for status in said if status not in NO_VERDICT]
+        return all(verdicts) if verdicts else None
 
     @property
     def oldest_version(self) -> int:
@@ -139,6 +156,19 @@ class Group:
     """Names of the reward functions that score it; empty: all of the run's."""
     reward_versions: dict[str, str] = field(default_factory=dict)
     """Version of each function that scored it, such as "math 1, postrl 0.1.0"."""
+    greedy: Rollout | None = None
+    """The prompt's greedy completion, for algorithms that need it as a baseline; scored alone, never trained on."""
+
+    @property
+    def completions(self) -> list[Rollout]:
+        """The rollouts, and the greedy completion after them."""
+        return self.rollouts if self.greedy is None else [*self.rollouts, self.greedy]
+
+
+def greedy_groups(groups: Iterable[Group]) -> list[Group]:
+    """The greedy completions, each as a group of its own for what scores groups: rewards that compare the completions of
+    a prompt are not to see it beside the others."""
+    return [replace(group, rollouts=[group.greedy], greedy=None) for group in groups if group.greedy is not None]
 
 
 @dataclass(slots=True)
@@ -160,8 +190,20 @@ class Batch:
     """float32 [B, T]: log-probs at the start of the phase; None: one update, so they are the live ones, detached."""
     ref_BT: torch.Tensor | None = None
     """float32 [B, T]: log-probs of the reference; None when beta is 0."""
-    advantages_B: torch.Tensor | None = None
-    """float32 [B]: broadcast over the tokens."""
+    values_BT: torch.Tensor | None = None
+    """float32 [B, T]: what the critic expects at each completion token when the phase starts; None without a critic."""
+    parts_BF: torch.Tensor | None = None
+    """float64 [B, F]: the scores of each of the run's F reward functions, NaN where there is none."""
+    greedy_B: torch.Tensor | None = None
+    """float64 [B]: reward of the greedy completion of the same prompt; NaN where there is none."""
+    correct_B: torch.Tensor | None = None
+    """bool [B]: a verifier said that the completion is right."""
+    kl_BT: torch.Tensor | None = None
+    """float32 [B, T]: what is taken off the reward of each token for its distance to the reference, beta included."""
+    advantages: torch.Tensor | None = None
+    """float32 [B], broadcast over the tokens, or [B, T]."""
+    returns_BT: torch.Tensor | None = None
+    """float32 [B, T]: what the critic is to predict."""
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
     """(sum, count) pairs gathered on the way."""
 
@@ -172,18 +214,13 @@ class Batch:
         """The sub-batch of these rows, cut to its own longest completion."""
         width = max((len(self.rollouts[i].completion_ids) for i in indices), default=0)
 
-        def cut(x: torch.Tensor | None) -> torch.Tensor | None:
-            return None if x is None else x[indices, :width]
+        def take(name: str, x: torch.Tensor) -> torch.Tensor:
+            by_token = name.endswith("_BT") or (name == "advantages" and x.dim() == 2)
+            return x[indices, :width] if by_token else x[indices]
 
-        return replace(
-            self,
-            rollouts=[self.rollouts[i] for i in indices],
-            group_B=self.group_B[indices],
-            rewards_B=self.rewards_B[indices],
-            mask_BT=self.mask_BT[indices, :width],
-            behav_BT=self.behav_BT[indices, :width],
-            prox_BT=cut(self.prox_BT),
-            ref_BT=cut(self.ref_BT),
-            advantages_B=None if self.advantages_B is None else self.advantages_B[indices],
-            metrics={},
-        )
+        tensors = {name: take(name, x) for name in TENSORS if (x := getattr(self, name)) is not None}
+        return replace(self, rollouts=[self.rollouts[i] for i in indices], metrics={}, **tensors)
+
+
+TENSORS = tuple(f.name for f in fields(Batch) if "Tensor" in str(f.type))
+"""The fields of a batch that have a row for each rollout."""

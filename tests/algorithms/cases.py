@@ -66,7 +66,7 @@ def random_batch(seed: int = 0, n: int = 6, width: int = 5) -> tuple[torch.Tenso
     mask[0], mask[1] = True, False
     batch = make_batch(
         mask.int().tolist(),
-        advantages_B=torch.randn(n, generator=g, dtype=torch.float64),
+        advantages=torch.randn(n, generator=g, dtype=torch.float64),
         behav_BT=near(0.7),
         prox_BT=near(0.3),
         ref_BT=near(0.5),

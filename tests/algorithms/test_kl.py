@@ -79,7 +79,7 @@ def test_k1_is_refused_as_a_loss_and_told_why():
 
 
 def test_an_unknown_estimator_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"kl is 'k4', expected one of k1, k2, k3, k3_unbiased"):
+    with pytest.raises(ValueError, match=r"kl_estimator is 'k4', expected one of k1, k2, k3_biased, k3_unbiased"):
         loss_estimator("k4")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from postrl.algorithms.aggregate import MODES, Denoms, count
 from postrl.algorithms.corrections import CORRECTIONS, importance_weights
 from postrl.algorithms.objective import objective, with_advantages
-from postrl.algorithms.presets import resolve
+from postrl.algorithms.algorithm import resolve
 from postrl.algorithms.reduce import accumulate, finish
 from postrl.types import Batch
 
@@ -31,7 +31,7 @@ def step(logp: torch.Tensor, batch: Batch, algorithm, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("case_id", "kl"), [("grpo_loss_k3_classic", "k3"), ("grpo_loss_k3_unbiased_is", "k3_unbiased")]
+    ("case_id", "kl"), [("grpo_loss_k3_classic", "k3_biased"), ("grpo_loss_k3_unbiased_is", "k3_unbiased")]
 )
 @both_precisions
 def test_golden_grpo_with_kl(case_id: str, kl: str, dtype: torch.dtype):
@@ -46,11 +46,11 @@ def test_golden_grpo_with_kl(case_id: str, kl: str, dtype: torch.dtype):
         behav_BT=old,
         ref_BT=matrix(inputs["ref_logp"], dtype),
     )
-    algorithm = resolve("grpo", beta=0.04, kl=kl, loss_aggregation="seq_mean_token_mean", num_updates_per_batch=2)
+    algorithm = resolve("grpo", beta=0.04, kl_estimator=kl, loss_aggregation="seq_mean_token_mean", minibatches=2)
     batch = with_advantages(batch, algorithm)
-    close(batch.advantages_B, expected["advantages"], torch.float32)
+    close(batch.advantages, expected["advantages"], torch.float32)
     if dtype == torch.float64:
-        batch.advantages_B = torch.tensor(expected["advantages"], dtype=dtype)
+        batch.advantages = torch.tensor(expected["advantages"], dtype=dtype)
     loss, grad, values = step(matrix(inputs["logp"], dtype), batch, algorithm)
     close(loss, expected["loss"], dtype)
     close(grad, expected["grad_logp"], dtype)
@@ -64,7 +64,7 @@ def test_golden_weights_multiply_after_the_clip(dtype: torch.dtype):
     inputs, expected = case["inputs"], case["expected"]
     batch = make_batch(
         inputs["mask"],
-        advantages_B=torch.tensor([1.0, -1.0], dtype=dtype),
+        advantages=torch.tensor([1.0, -1.0], dtype=dtype),
         prox_BT=matrix(inputs["prox_logp"], dtype),
         behav_BT=matrix(inputs["behav_logp"], dtype),
     )
@@ -80,11 +80,11 @@ def test_golden_decoupled_ppo(dtype: torch.dtype):
     inputs, expected = CASES["decoupled_ppo"]["inputs"], CASES["decoupled_ppo"]["expected"]
     batch = make_batch(
         inputs["mask"],
-        advantages_B=matrix(inputs["advantages"], dtype),
+        advantages=matrix(inputs["advantages"], dtype),
         prox_BT=matrix(inputs["prox_logp"], dtype),
         behav_BT=matrix(inputs["behav_logp"], dtype),
     )
-    algorithm = resolve("grpo", is_correction="decoupled", num_updates_per_batch=2)
+    algorithm = resolve("grpo", is_correction="decoupled", minibatches=2)
     loss, grad, values = step(matrix(inputs["logp"], dtype), batch, algorithm)
     close(loss, expected["loss"], dtype)
     close(grad, expected["grad_logp"], dtype)
@@ -98,7 +98,7 @@ def test_golden_seed_two_sided_truncation(dtype: torch.dtype):
     inputs, expected = case["inputs"], case["expected"]
     batch = make_batch(
         inputs["mask"],
-        advantages_B=matrix(inputs["advantages"], dtype),
+        advantages=matrix(inputs["advantages"], dtype),
         behav_BT=matrix(inputs["behav_logp"], dtype),
     )
     algorithm = resolve("grpo", is_correction="seed", is_eps=case["config"]["eps"])
@@ -126,7 +126,7 @@ def test_golden_entropy_is_averaged_over_trainable_tokens():
     case = CASES["entropy_bonus"]
     log_p = torch.tensor(case["inputs"]["logits"]).log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum()
-    batch = make_batch([[1, 1, 0]], advantages_B=torch.tensor([1.0]))
+    batch = make_batch([[1, 1, 0]], advantages=torch.tensor([1.0]))
     entropy_BT = torch.stack([entropy, entropy, torch.tensor(torch.nan)])[None]
     _, _, values = step(torch.zeros(1, 3), batch, resolve("grpo"), entropy_BT=entropy_BT)
     assert values["policy/entropy"] == pytest.approx(case["expected"]["entropy"], rel=1e-5)
@@ -138,7 +138,7 @@ def test_golden_entropy_is_averaged_over_trainable_tokens():
 def test_one_update_per_batch_follows_the_advantage_times_the_mismatch_weight():
     """prox = live: the gradient of a token is -A * min(pi / behav, 2) / tokens, here with rho = 1.5 and 4."""
     logp = torch.log(torch.tensor([[0.6, 0.8]]))
-    batch = make_batch([[1, 1]], advantages_B=torch.tensor([3.0]), behav_BT=torch.log(torch.tensor([[0.4, 0.2]])))
+    batch = make_batch([[1, 1]], advantages=torch.tensor([3.0]), behav_BT=torch.log(torch.tensor([[0.4, 0.2]])))
     _, grad, _ = step(logp, batch, resolve("grpo"))
     torch.testing.assert_close(grad, torch.tensor([[-3 * 1.5 / 2, -3 * 2.0 / 2]]))
 
@@ -147,11 +147,11 @@ def test_one_update_per_batch_follows_the_advantage_times_the_mismatch_weight():
 def test_weights_multiply_the_clipped_loss_and_change_no_denominator(name: str):
     """Token by token, the gradient is that of the uncorrected loss times the weight, rejected tokens included."""
     logp, batch = random_batch()
-    settings = {"dual_clip": 1.5, "num_updates_per_batch": 2}
+    settings = {"dual_clip": 1.5, "minibatches": 2}
     plain = step(logp, batch, resolve("grpo", is_correction="none", **settings))[1]
     grad = step(logp, batch, resolve("grpo", is_correction=name, **settings))[1]
     weights, _ = importance_weights(
-        name, logp, batch.prox_BT, batch.behav_BT, batch.advantages_B, batch.mask_BT, bounds={}
+        name, logp, batch.prox_BT, batch.behav_BT, batch.advantages, batch.mask_BT, bounds={}
     )
     torch.testing.assert_close(grad, weights * plain, rtol=1e-12, atol=1e-15)
 
@@ -159,7 +159,7 @@ def test_weights_multiply_the_clipped_loss_and_change_no_denominator(name: str):
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_kl_is_not_weighted_by_the_correction(name: str):
     logp, batch = random_batch()
-    batch.advantages_B = torch.zeros_like(batch.advantages_B)
+    batch.advantages = torch.zeros_like(batch.advantages)
     grads = [step(logp, batch, resolve("grpo", beta=0.1, is_correction=c))[1] for c in (name, "none")]
     assert grads[0].abs().max() > 0 and torch.equal(*grads)
 
@@ -175,8 +175,8 @@ def test_without_correction_the_mismatch_is_still_measured():
     ("settings", "field", "message"),
     [
         ({"beta": 0.1}, "ref_BT", "no ref"),
-        ({"num_updates_per_batch": 2}, "prox_BT", "no prox"),
-        ({}, "advantages_B", "no adv"),
+        ({"minibatches": 2}, "prox_BT", "no prox"),
+        ({}, "advantages", "no adv"),
     ],
 )
 def test_a_batch_that_lacks_what_the_algorithm_needs_is_refused(settings, field, message):
@@ -200,8 +200,8 @@ def test_unscored_rollouts_leave_the_mask_and_truncated_ones_after_the_statistic
         rewards_B=rewards([*inputs["rewards"], None]),
         rollouts=[rollout(2, finish_reason=reason) for reason in [*reasons, "stop"]],
     )
-    filtered = with_advantages(batch, resolve("grpo"), mask_truncated=True)
-    close(filtered.advantages_B, [*expected["advantages"], 0.0], torch.float32)
+    filtered = with_advantages(batch, resolve("grpo", mask_truncated_completions=True))
+    close(filtered.advantages, [*expected["advantages"], 0.0], torch.float32)
     assert filtered.mask_BT.int().tolist() == [*expected["mask_after"], [0, 0]]
     assert count(filtered.mask_BT) == (expected["token_denominator"], expected["seq_denominator"])
     assert filtered.metrics["group/too_small"] == (0.0, 1.0)
@@ -217,10 +217,10 @@ ALGORITHMS = [
     pytest.param(resolve("grpo"), id="grpo"),
     *[
         pytest.param(
-            resolve("grpo", beta=0.1, kl=kl, dual_clip=3.0, loss_aggregation=mode, max_completion_length=7),
+            resolve("grpo", beta=0.1, kl_estimator=kl, dual_clip=3.0, loss_aggregation=mode, max_completion_length=7),
             id=f"{mode}-{kl}",
         )
-        for mode, kl in zip(MODES, ("k3_unbiased", "k3", "k2", "k3_unbiased"), strict=True)
+        for mode, kl in zip(MODES, ("k3_unbiased", "k3_biased", "k2", "k3_unbiased"), strict=True)
     ],
     *[
         pytest.param(resolve("grpo", is_correction=name, **BOUNDS.get(name, {})), id=name)
@@ -257,8 +257,8 @@ def test_what_stands_at_masked_positions_changes_nothing(algorithm, poison: floa
 def test_a_wholly_masked_row_may_have_any_advantage(algorithm):
     logp, batch = random_batch()
     clean = step(logp, batch, algorithm)
-    batch.advantages_B = batch.advantages_B.clone()
-    batch.advantages_B[1] = torch.nan
+    batch.advantages = batch.advantages.clone()
+    batch.advantages[1] = torch.nan
     dirty = step(logp, batch, algorithm)
     assert torch.equal(dirty[0], clean[0]) and torch.equal(dirty[1], clean[1]) and dirty[2] == clean[2]
 
@@ -312,7 +312,7 @@ def test_the_loss_metric_is_the_loss_of_the_step(algorithm):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_gradient_reaches_anything_but_the_live_policy(algorithm):
     logp, batch = random_batch()
-    fields = ("advantages_B", "prox_BT", "behav_BT", "ref_BT")
+    fields = ("advantages", "prox_BT", "behav_BT", "ref_BT")
     leaves = {name: getattr(batch, name).clone().requires_grad_() for name in fields}
     entropy = logp.abs().requires_grad_()
     _, grad, _ = step(logp, replace(batch, **leaves), algorithm, entropy_BT=entropy)

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from helpers import tiny_tokenizer
-from postrl.algorithms.aggregate import Denoms
-from postrl.algorithms.objective import idle_rows, objective, with_advantages
-from postrl.algorithms.presets import Algorithm
+from postrl.algorithms.objective import denominators, idle_rows, objective, with_advantages
+from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.reduce import accumulate
 from postrl.config import GRPOConfig
 from postrl.learning.batch import make_batch
@@ -78,11 +77,11 @@ def update(learner: Learner, groups: list[Group], version: int = 0, spoil: Any =
     """One phase, as the trainer does it. `spoil` may change the loss of a micro-batch."""
     batch, algorithm = prepared(learner, groups, version)
 
-    def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: tuple[float, float, int]) -> Any:
-        value, metrics = objective(logp_BT, micro, algorithm, Denoms(*denoms), entropy_BT=entropy_BT)
+    def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
+        value, metrics = objective(logp_BT, micro, algorithm, denoms, entropy_BT=entropy_BT)
         return (value, metrics) if spoil is None else spoil(value, metrics)
 
-    return learner.update(batch, loss, accumulate, idle=idle_rows(batch, algorithm))
+    return learner.update(batch, loss, denominators, accumulate, idle=idle_rows(batch, algorithm))
 
 
 def weights(learner: Learner) -> dict[str, torch.Tensor]:

@@ -1,8 +1,11 @@
 """The mathematics: pure functions on tensors. Nothing here knows processes, ranks, models or configuration files.
 
-    presets.py      an algorithm is a row of a table that names its parts; `resolve` applies the user's settings
+    presets.py      an algorithm is a row of a table that names its parts (no torch)
+    refused.py      combinations of settings that cannot be right (no torch)
+    algorithm.py    a row with the settings of a run            parts.py        the parts that rows name
     objective.py    the one composition of the parts, for every preset
     advantages.py   rewards of a batch -> advantages            losses.py       log-probs, advantages -> token losses
+    gae.py          rewards and values -> advantages            value.py        the critic's loss
     kl.py           distance to the reference                   corrections.py  sampler against learner: weights
     aggregate.py    token losses -> one number                  filters.py      who is trained on
     reduce.py       (sum, count) metrics -> values              ratios.py       probability ratios that cannot overflow
@@ -13,3 +16,7 @@ Shapes in names: B rollouts, T completion tokens. Three rules hold everywhere:
 2. Functions return sums, or divide by counts handed to them, so that no micro-batch or rank split changes the result.
 3. Losses are to be minimised; metrics are (sum, count) pairs, never means.
 """
+
+from postrl.algorithms.presets import PRESETS, Preset, register
+
+__all__ = ["PRESETS", "Preset", "register"]

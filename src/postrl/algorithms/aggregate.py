@@ -28,6 +28,8 @@ class Denoms:
     """Sequences of all ranks with at least one trainable token."""
     dp_size: int = 1
     """Ranks whose gradients are averaged; the local loss is multiplied by it to undo that average."""
+    n_correct_tokens: float = 0.0
+    """Trainable tokens of completions that are right."""
 
 
 def count(mask_BT: Tensor) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Who is trained on. The order matters:
 
-stale rollouts -> rewards -> group statistics -> truncation mask -> denominators -> importance weights.
+stale rollouts -> rewards, overlong punishment -> group statistics -> truncation mask -> denominators -> importance weights.
 """
 
 from __future__ import annotations
@@ -25,3 +25,14 @@ def truncation_mask(mask_BT: Tensor, truncated_B: Tensor) -> Tensor:
     `truncated_B`: bool, finish_reason == "length"; the last token does not tell, since stop texts differ.
     """
     return mask_BT & ~truncated_B.unsqueeze(-1)
+
+
+def overlong_penalty(lengths_B: Tensor, max_length: float, cache: float) -> Tensor:
+    """Soft overlong punishment (DAPO, arXiv:2503.14476, equation 13), float64 [B], at most 0.
+
+    0 up to `max_length - cache` tokens, falling linearly to -1 at `max_length`, and -1 beyond.
+
+    Args:
+        lengths_B: generated tokens of each completion.
+    """
+    return -((lengths_B.double() - (max_length - cache)) / cache).clamp(0.0, 1.0)

@@ -5,7 +5,7 @@ The value of an estimator and the gradient it gives as a loss are two things. Fo
     name          value                                  expected gradient as a loss
     k1            logp - ref                             0: it only adds noise, so it is refused as a loss
     k2            (logp - ref)^2 / 2                     that of KL(policy || reference)
-    k3            exp(ref - logp) - (ref - logp) - 1     that of KL(reference || policy), the other direction
+    k3_biased     exp(ref - logp) - (ref - logp) - 1     that of KL(reference || policy), the other direction
     k3_unbiased   r * k3, r = exp(logp - prox)           that of KL(policy || reference), also for tokens from prox
 """
 
@@ -47,7 +47,7 @@ def k3_unbiased(logp_BT: Tensor, ref_BT: Tensor, mask_BT: Tensor, prox_BT: Tenso
     return ratio(log_ratio(logp_BT, prox_BT, mask_BT)) * k3(logp_BT, ref_BT, mask_BT)
 
 
-ESTIMATORS: dict[str, Estimator] = {"k1": k1, "k2": k2, "k3": k3, "k3_unbiased": k3_unbiased}
+ESTIMATORS: dict[str, Estimator] = {"k1": k1, "k2": k2, "k3_biased": k3, "k3_unbiased": k3_unbiased}
 
 
 def loss_estimator(name: str) -> Estimator:
@@ -57,4 +57,4 @@ def loss_estimator(name: str) -> Estimator:
             "k1 cannot be the KL term of a loss: the gradient of logp - ref is that of logp, which averages to 0 over "
             "sampled tokens, so a larger beta would add noise and hold nothing back; use k3_unbiased (or k2)"
         )
-    return lookup(ESTIMATORS, name, "kl")
+    return lookup(ESTIMATORS, name, "kl_estimator")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from postrl.algorithms.aggregate import Denoms
 from postrl.algorithms.ratios import log_ratio, ratio
 from postrl.algorithms.reduce import Metrics, masked_mean
 
@@ -53,6 +54,21 @@ def ppo_clip(
     clipped["policy/clip_frac"] = torch.stack(list(clipped.values())).any(0)
     metrics: Metrics = {name: masked_mean(which_BT.float(), mask_BT) for name, which_BT in clipped.items()}
     return l_BT, {**metrics, "policy/kl_prox": masked_mean(-d_BT, mask_BT)}
+
+
+def negative_log_likelihood(logp_BT: Tensor, right_BT: Tensor, denoms: Denoms) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """`-sum of logp / number` over the tokens of completions that are right (VAPO, arXiv:2504.05118, equation 12).
+
+    Args:
+        right_BT: bool, the trainable tokens of those completions.
+        denoms: of the optimizer step; `n_correct_tokens` is the number, over all micro-batches and ranks.
+
+    Returns:
+        the loss of this micro-batch, ready for `backward`, and its (sum, count) pair. A connected 0 where none is right.
+    """
+    total = -torch.where(right_BT, logp_BT, 0.0).sum()
+    scale = denoms.dp_size / denoms.n_correct_tokens if denoms.n_correct_tokens else 0.0
+    return total * scale, (total.detach(), right_BT.sum())
 
 
 def select_advantages(advantages: Tensor, mask_BT: Tensor) -> Tensor:

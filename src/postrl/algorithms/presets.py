@@ -1,145 +1,271 @@
-"""Algorithms as rows of a table. A new algorithm made of known parts is a row; a new part is one pure function, its
-adapter here, and its hand-computed test.
+"""Algorithms as rows of a table: the parts an algorithm is made of, the settings it has otherwise than GRPO, and the
+words of its page in the documentation.
+
+A new algorithm made of known parts is a row here; a new part is one pure function, its entry in `parts`, and its
+hand-computed test. Nothing in this module imports torch: the command line and the launcher read the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor
-
-from postrl.algorithms import advantages, losses
-from postrl.algorithms.aggregate import MODES
-from postrl.algorithms.corrections import correction
-from postrl.algorithms.kl import loss_estimator
 from postrl.algorithms.lookup import lookup
-from postrl.algorithms.reduce import Metrics
-from postrl.types import Batch
-
-Advantage = Callable[[Batch, "Algorithm"], tuple[Tensor, advantages.Pairs]]
-"""(scored batch, algorithm) -> advantages [B], metrics."""
-Loss = Callable[[Tensor, Tensor | None, Tensor, Tensor, "Algorithm"], tuple[Tensor, Metrics]]
-"""(logp_BT, prox_BT, advantages, mask_BT, algorithm) -> token losses [B, T], metrics."""
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """What one update computes: the parts, and the numbers they take.
-
-    Raises:
-        ValueError: a part that does not exist, or a combination that cannot be right.
-    """
+class Preset:
+    """An algorithm by name. Its settings are under the names of the configuration."""
 
     name: str
-    advantage: Advantage
-    loss: Loss
-    aggregation: str = "token_mean"
-    """A key of `aggregate.MODES`."""
-    epsilon_low: float = 0.2
-    """The ratio is clipped below at 1 - epsilon_low ..."""
-    epsilon_high: float = 0.2
-    """... and above at 1 + epsilon_high."""
-    beta: float = 0.0
-    """Weight of the KL to the reference."""
-    kl: str = "k3_unbiased"
-    """A key of `kl.ESTIMATORS`, other than k1."""
-    scale_rewards: str = "group"
-    """What divides centred rewards, see `advantages.grpo`."""
-    correction: str = "tis"
-    """A key of `corrections.CORRECTIONS`."""
-    bounds: Mapping[str, float] = field(default_factory=dict)
-    """Bounds of the correction in place of its own, by their names there."""
-    dual_clip: float | None = None
-    """Ceiling of the ratio for negative advantages; None: none."""
-    norm_const: float | None = None
-    """Constant length of seq_mean_token_sum_norm, in tokens."""
+    """Also the command: `postrl NAME`."""
+    advantage: str | Callable[..., Any]
+    """A key of `parts.ADVANTAGES`, or a function with their signature."""
+    loss: str | Callable[..., Any]
+    """A key of `parts.LOSSES`, or a function with their signature."""
+    title: str = ""
+    summary: str = ""
+    """One line, for the list of commands."""
+    formula: str = ""
+    """What is computed, in words."""
+    when: str = ""
+    """When to use it."""
+    paper: str = ""
     needs: frozenset[str] = frozenset()
-    """Forward passes and rollouts beyond the batch itself: of "prox", "ref", "values", "greedy"."""
-
-    def __post_init__(self) -> None:
-        lookup(MODES, self.aggregation, "loss_aggregation")
-        correction(self.correction, self.bounds)
-        lookup(advantages.SCALES, self.scale_rewards, "scale_rewards")
-        loss_estimator(self.kl)
-        for name in ("epsilon_low", "epsilon_high", "beta"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more")
-        if self.dual_clip is not None and not self.dual_clip > 1 + self.epsilon_high:
-            raise ValueError(
-                f"dual_clip is {self.dual_clip}, expected more than 1 + epsilon_high = {1 + self.epsilon_high}: "
-                "below it would cut into the trust region"
-            )
-        if self.aggregation == "seq_mean_token_sum_norm" and not (self.norm_const and self.norm_const > 0):
-            raise ValueError(
-                f"loss_aggregation seq_mean_token_sum_norm divides by max_completion_length, which is {self.norm_const}"
-            )
+    """Forward passes and rollouts beyond the batch itself: of "prox", "ref", "values" (a critic), "greedy" (one greedy
+    completion for each prompt)."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults that differ from GRPO's."""
+    reads: tuple[str, ...] = ()
+    """Settings of its own: they mean nothing to an algorithm that does not list them."""
+    aggregations: tuple[str, ...] = ()
+    """The values of loss_aggregation it is right with; empty: all."""
+    one_update: bool = False
+    """Whether it is right only with one optimizer step per batch: it takes the batch as drawn from the policy it trains."""
+    group_baseline: bool = True
+    """Whether it compares the completions of one prompt, and so needs two of them."""
 
 
-def _group_relative(batch: Batch, a: Algorithm) -> tuple[Tensor, advantages.Pairs]:
-    return advantages.grpo(batch.rewards_B, batch.group_B, scale=a.scale_rewards)
+CLIP = ("epsilon", "epsilon_high", "dual_clip")
+GROUP = ("scale_rewards", "multi_objective_aggregation")
+CRITIC = (
+    "critic_model", "critic_learning_rate", "critic_warmup_steps", "value_clip", "gamma", "gae_lambda",
+    "gae_lambda_critic", "length_adaptive_alpha", "bootstrap_truncated", "whiten_advantages", "nll_coef",
+)  # fmt: skip
 
-
-def _ppo_clip(
-    logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm
-) -> tuple[Tensor, Metrics]:
-    return losses.ppo_clip(
-        logp_BT, prox_BT, adv, mask_BT, epsilon_low=a.epsilon_low, epsilon_high=a.epsilon_high, dual_clip=a.dual_clip
-    )
-
-
-PRESETS: dict[str, Algorithm] = {
+PRESETS: dict[str, Preset] = {
     row.name: row
     for row in (
-        Algorithm("grpo", _group_relative, _ppo_clip),
+        Preset(
+            "grpo", "group", "clip", "GRPO",
+            summary="Compare the completions of a prompt with each other; clipped trust region.",
+            formula="A = (reward - group mean) / group standard deviation; clipped ratio, averaged over tokens.",
+            when="The default: verifiable rewards, several completions a prompt, no critic to train.",
+            paper="arXiv:2402.03300",
+            reads=(*CLIP, *GROUP),
+        ),
+        Preset(
+            "dr_grpo", "group", "clip", "Dr. GRPO",
+            summary="GRPO without the two divisions that favour lengths and easy or hard prompts.",
+            formula="A = reward - group mean; clipped ratio, summed over tokens and divided by max_completion_length.",
+            when="Completions grow longer without getting better, or groups differ much in difficulty.",
+            paper="arXiv:2503.20783",
+            settings={"scale_rewards": "none", "loss_aggregation": "seq_mean_token_sum_norm"},
+            reads=(*CLIP, *GROUP),
+        ),
+        Preset(
+            "dapo", "group", "clip", "DAPO",
+            summary="GRPO with a wider upper clip, only prompts of mixed success, and a soft length limit.",
+            formula=(
+                "GRPO; the ratio may rise to 1.28; groups that are all right or all wrong are replaced by other prompts; "
+                "the reward falls over the last fifth of max_completion_length, by up to 1."
+            ),
+            when="Long reasoning with a verifier, where entropy collapses or most groups are all right or all wrong.",
+            paper="arXiv:2503.14476",
+            settings={
+                "epsilon_high": 0.28, "num_generations": 16, "prompts_per_step": 16, "dynamic_sampling": True,
+                "overlong_buffer": 0.2,
+            },
+            reads=(*CLIP, *GROUP),
+        ),
+        Preset(
+            "gspo", "group", "gspo", "GSPO",
+            summary="The trust region is around the likelihood of whole completions.",
+            formula=(
+                "A as in GRPO; the ratio is the geometric mean of the token ratios of a completion, clipped to "
+                "1 - 0.0003 .. 1 + 0.0004; every completion weighs the same."
+            ),
+            when="Mixture-of-experts models and long completions, with several optimizer steps per batch.",
+            paper="arXiv:2507.18071",
+            settings={"epsilon": 3e-4, "epsilon_high": 4e-4, "loss_aggregation": "seq_mean_token_mean"},
+            reads=(*GROUP, "epsilon", "epsilon_high", "allow_wide_clip"),
+            aggregations=("seq_mean_token_mean",),
+        ),
+        Preset(
+            "gspo_token", "group", "gspo", "GSPO-token",
+            summary="GSPO for advantages that differ from token to token.",
+            formula="As GSPO, whose loss is written by token already: the two are one where a completion has one advantage.",
+            when="An advantage of your own that differs within a completion.",
+            paper="arXiv:2507.18071, section 4.3",
+            settings={"epsilon": 3e-4, "epsilon_high": 4e-4, "loss_aggregation": "seq_mean_token_mean"},
+            reads=(*GROUP, "epsilon", "epsilon_high", "allow_wide_clip"),
+            aggregations=("seq_mean_token_mean",),
+        ),
+        Preset(
+            "cispo", "group", "cispo", "CISPO",
+            summary="Caps the weight of a token instead of cutting its gradient.",
+            formula="A as in GRPO; loss = -A * log-prob * min(ratio, 5), the ratio without gradient, averaged over tokens.",
+            when="Several optimizer steps per batch, where rare but decisive tokens must keep their gradient.",
+            paper="arXiv:2506.13585; cap of arXiv:2510.13786",
+            reads=(*GROUP, "is_cap_low", "is_cap_high"),
+        ),
+        Preset(
+            "sapo", "group", "sapo", "SAPO",
+            summary="A soft gate in place of the clip.",
+            formula=(
+                "A as in GRPO; loss = -A * (4 / tau) * sigmoid(tau * (ratio - 1)), tau 1 for good completions and 1.05 for "
+                "bad ones; every completion weighs the same."
+            ),
+            when="The hard clip makes training unsteady.",
+            paper="arXiv:2511.20347",
+            settings={"loss_aggregation": "seq_mean_token_mean"},
+            reads=(*GROUP, "sapo_temperature_pos", "sapo_temperature_neg"),
+        ),
+        Preset(
+            "rloo", "rloo", "reinforce", "RLOO",
+            summary="Plain REINFORCE; the baseline is the mean of the other completions.",
+            formula=(
+                "A = reward - mean of the others, the reward less 0.05 * KL to the initial policy; -A * log-prob of the "
+                "whole completion (the clipped ratio with several optimizer steps per batch)."
+            ),
+            when="Short completions and rewards that are noisy or not verifiable, kept near the initial policy.",
+            paper="arXiv:2402.14740",
+            settings={"loss_aggregation": "seq_mean_token_sum", "beta": 0.05, "kl_placement": "reward"},
+            reads=CLIP,
+        ),
+        Preset(
+            "reinforce_pp", "reinforce_pp", "clip", "REINFORCE++",
+            summary="No groups: returns are whitened over the whole batch.",
+            formula=(
+                "A = (return - mean) / standard deviation over all tokens of the batch, the return being the reward less "
+                "0.01 * KL of this and the later tokens; clipped ratio, averaged over tokens."
+            ),
+            when="One completion a prompt, many prompts, without a critic.",
+            paper="arXiv:2501.03262",
+            settings={
+                "num_generations": 1, "prompts_per_step": 256, "beta": 0.01, "kl_placement": "reward",
+            },
+            reads=(*CLIP, "gamma"),
+            group_baseline=False,
+        ),
+        Preset(
+            "reinforce_pp_baseline", "reinforce_pp_baseline", "clip", "REINFORCE++-baseline",
+            summary="REINFORCE++ on rewards less the mean of their group.",
+            formula=(
+                "A = reward - group mean, whitened over all tokens of the batch; clipped ratio, averaged over tokens; "
+                "0.01 * KL (k2) in the loss."
+            ),
+            when="As GRPO, where the deviation of single groups is too noisy to divide by.",
+            paper="arXiv:2501.03262",
+            settings={"beta": 0.01, "kl_estimator": "k2"},
+            reads=CLIP,
+        ),
+        Preset(
+            "remax", "remax", "reinforce", "ReMax",
+            summary="The baseline is the reward of the prompt's greedy completion.",
+            formula="A = reward - reward of the greedy completion; -A * log-prob of the whole completion.",
+            when="Few completions a prompt; costs one greedy completion more for each.",
+            paper="arXiv:2310.10505",
+            needs=frozenset({"greedy"}),
+            settings={"loss_aggregation": "seq_mean_token_sum", "num_generations": 1, "prompts_per_step": 128},
+            reads=CLIP,
+            group_baseline=False,
+        ),
+        Preset(
+            "opo", "opo", "reinforce", "OPO",
+            summary="Exactly on-policy, with the baseline of least variance.",
+            formula="A = reward - length-weighted mean reward of the group; -A * log-prob of the whole completion.",
+            when="Strictly on-policy training without KL or clip: one optimizer step per batch.",
+            paper="arXiv:2505.23585",
+            settings={"loss_aggregation": "seq_mean_token_sum"},
+            one_update=True,
+        ),
+        Preset(
+            "flash_reinforce", "batch_mean", "reinforce", "FlashREINFORCE",
+            summary="One completion a prompt, the batch's mean as baseline, a gate on drift.",
+            formula=(
+                "A = reward - mean of the batch; -A * log-prob, weighted by trainer / sampler probability; a completion "
+                "whose mean binary KL between the two is above 0.005 weighs nothing."
+            ),
+            when="Throughput first: many prompts, one completion each, asynchronous.",
+            paper="OpenRLHF 0.11",
+            settings={
+                "num_generations": 1, "prompts_per_step": 128, "loss_aggregation": "seq_mean_token_mean",
+                "is_correction": "binary_kl",
+            },
+            one_update=True,
+            group_baseline=False,
+        ),
+        Preset(
+            "ppo", "gae", "clip", "PPO",
+            summary="A critic predicts the reward; advantages by token.",
+            formula=(
+                "A = generalised advantage estimate (gamma 1, lambda 1) from a critic's values, whitened over the batch; "
+                "clipped ratio, averaged over tokens; the critic learns the returns, clipped to 0.5 around its old values."
+            ),
+            when="Rewards that need credit within a completion, or one completion a prompt; room for a second model.",
+            paper="arXiv:1707.06347; arXiv:1506.02438",
+            needs=frozenset({"values"}),
+            settings={
+                "num_generations": 1, "prompts_per_step": 256, "minibatches": 4, "kl_placement": "reward",
+            },
+            reads=(*CLIP, *CRITIC),
+            group_baseline=False,
+        ),
+        Preset(
+            "vapo", "gae", "clip", "VAPO",
+            summary="PPO for long reasoning: pretrained critic, length-adaptive lambda, imitation of right answers.",
+            formula=(
+                "PPO; the critic learns Monte-Carlo returns (lambda 1) and trains alone for 50 steps first; the policy's "
+                "lambda is 1 - 1 / (0.05 * length); the ratio may rise to 1.28; plus 0.1 * the negative log-likelihood of "
+                "completions that are right."
+            ),
+            when="Long chains of thought with a verifier, and room for a second model.",
+            paper="arXiv:2504.05118",
+            needs=frozenset({"values"}),
+            settings={
+                "num_generations": 16, "prompts_per_step": 16, "minibatches": 4, "epsilon_high": 0.28,
+                "critic_warmup_steps": 50, "length_adaptive_alpha": 0.05, "nll_coef": 0.1, "critic_learning_rate": 2e-6,
+            },
+            reads=(*CLIP, *CRITIC),
+            group_baseline=False,
+        ),
     )
 }  # fmt: skip
 
 
-def resolve(
-    name: str,
-    *,
-    num_updates_per_batch: int = 1,
-    beta: float | None = None,
-    epsilon: float | None = None,
-    epsilon_high: float | None = None,
-    scale_rewards: str | None = None,
-    loss_aggregation: str | None = None,
-    is_correction: str | None = None,
-    is_low: float | None = None,
-    is_high: float | None = None,
-    is_eps: float | None = None,
-    is_delta: float | None = None,
-    kl: str | None = None,
-    dual_clip: float | None = None,
-    max_completion_length: int | None = None,
-) -> Algorithm:
-    """The row called `name` with the user's settings, under the names of the configuration; None keeps the row's.
-
-    `epsilon_high` follows `epsilon` when only that is given. The result needs "ref" when beta > 0, and "prox" when a
-    batch is trained on by more than one optimizer step (num_iterations x minibatches): then the policy at its start is
-    no longer the live one.
+def register(preset: Preset) -> Preset:
+    """Make an algorithm of your own known by its name, for scripts: `GRPOConfig(algorithm=preset.name)`.
 
     Raises:
-        ValueError: an unknown name, or an impossible combination.
+        ValueError: the name is taken.
     """
-    row = lookup(PRESETS, name, "algorithm")
-    if num_updates_per_batch < 1:
-        raise ValueError(f"num_updates_per_batch is {num_updates_per_batch}, expected at least 1")
-    bounds = {"low": is_low, "high": is_high, "eps": is_eps, "delta": is_delta}
-    given = {name: value for name, value in bounds.items() if value is not None}
-    settings = {
-        "beta": beta,
-        "epsilon_low": epsilon,
-        "epsilon_high": epsilon if epsilon_high is None else epsilon_high,
-        "scale_rewards": scale_rewards,
-        "aggregation": loss_aggregation,
-        "correction": is_correction,
-        "bounds": given if is_correction else {**row.bounds, **given},
-        "kl": kl,
-        "dual_clip": dual_clip,
-        "norm_const": max_completion_length,
-    }
-    algorithm = replace(row, **{field: value for field, value in settings.items() if value is not None})  # type: ignore[arg-type]
-    needed = {"ref": algorithm.beta > 0, "prox": num_updates_per_batch > 1}
-    return replace(algorithm, needs=row.needs | {need for need, wanted in needed.items() if wanted})
+    if preset.name in PRESETS and PRESETS[preset.name] != preset:
+        raise ValueError(f"there is an algorithm {preset.name!r} already; give yours another name")
+    PRESETS[preset.name] = preset
+    return preset
+
+
+def is_file(name: str) -> bool:
+    """Whether an algorithm is written as `file.py:NAME`."""
+    return ".py:" in name
+
+
+def find(name: str) -> Preset | None:
+    """The row called `name`; None for one in a file, which is not read here.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    return None if is_file(name) else lookup(PRESETS, name, "algorithm")

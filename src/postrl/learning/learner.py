@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 Pairs = dict[str, tuple[Any, Any]]
 """(sum, count) by metric; see `postrl.algorithms.reduce`."""
-Objective = Callable[[Tensor, Tensor, Batch, tuple[float, float, int]], tuple[Tensor, Pairs]]
-"""(logp_BT, entropy_BT, micro-batch, (n_tokens, n_seqs, dp_size)) -> loss to call backward on, metrics."""
+Objective = Callable[[Tensor, Tensor, Batch, Any], tuple[Tensor, Pairs]]
+"""(logp_BT, entropy_BT, micro-batch, denominators) -> loss to call backward on, metrics."""
+Denominators = Callable[[Batch, int], Any]
+"""(mini-batch of all ranks, number of ranks) -> what its losses are divided by, the same for all its micro-batches."""
 Merge = Callable[[Pairs, Pairs], Pairs]
 
 SMALLER = "train adapters (--lora-rank 16), use --optim sgd, or more GPUs (--num-processes)"
@@ -148,11 +150,20 @@ class Learner:
 
     # -- the update ----------------------------------------------------------------------------------------------------
 
-    def update(self, batch: Batch, objective: Objective, merge: Merge, *, idle: Collection[int] = ()) -> UpdateReport:
+    def update(
+        self,
+        batch: Batch,
+        objective: Objective,
+        denominators: Denominators,
+        merge: Merge,
+        *,
+        idle: Collection[int] = (),
+    ) -> UpdateReport:
         """num_iterations passes over the batch, `minibatches` optimizer steps each.
 
         Args:
             objective: the loss of a micro-batch.
+            denominators: counted over each mini-batch before its first backward pass.
             merge: adds up the metrics of micro-batches.
             idle: rows that add nothing to loss or gradient: they count in the denominators and are not passed through.
 
@@ -163,7 +174,7 @@ class Learner:
         give_back_memory()  # what generation in this process has left
         for _ in range(self.config.num_iterations):
             for index, rows in enumerate(split(batch.group_B.tolist(), self.config.minibatches)):
-                self._minibatch(batch, index, rows, objective, merge, set(idle), report)
+                self._minibatch(batch, index, rows, objective, denominators, merge, set(idle), report)
         return report
 
     def _minibatch(
@@ -172,16 +183,16 @@ class Learner:
         index: int,
         rows: list[int],
         objective: Objective,
+        denominators: Denominators,
         merge: Merge,
         idle: set[int],
         report: UpdateReport,
     ) -> None:
-        counted = batch.mask_BT[rows]
-        denoms = (float(counted.sum()), float(counted.any(-1).sum()), self.ranks.size)
         passed = [batch.rollouts[row] for row in rows if row not in idle]
         report.tokens += sum(len(r.prompt_ids) + len(r.completion_ids) for r in passed)
-        if not denoms[0]:  # nothing trainable: every rank counts the same and skips together
+        if not batch.mask_BT[rows].any():  # nothing trainable: every rank counts the same and skips together
             return
+        denoms = denominators(batch.rows(rows), self.ranks.size)
 
         def accumulate() -> Pairs:
             return self._accumulate(batch, self._plan(batch, idle)[index][self.ranks.rank], objective, merge, denoms)
@@ -239,7 +250,7 @@ class Learner:
         micros: list[list[int]],
         objective: Objective,
         merge: Merge,
-        denoms: tuple[float, float, int],
+        denoms: Any,
     ) -> Pairs:
         pairs: Pairs = {}
         for i, rows in enumerate(micros):

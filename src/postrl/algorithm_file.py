@@ -1,0 +1,47 @@
+"""An algorithm of the user's: a `Preset` in a Python file, `--algorithm my_algo.py:MyAlgo`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from postrl.algorithms.presets import Preset, is_file
+from postrl.errors import UsageError
+
+FORM = "write it as file.py:NAME, with NAME = postrl.algorithms.Preset(...) in the file (docs/algorithms.md)"
+
+
+def load_preset(name: str) -> str | Preset:
+    """The preset that `file.py:NAME` means; any other name is returned as it is. Runs the file.
+
+    Raises:
+        UsageError: the file or the name is missing, the file fails, or what it holds is no preset.
+    """
+    if not is_file(name):
+        return name
+    place, _, attribute = name.rpartition(":")
+    path = Path(place)
+    if not path.is_file():
+        raise UsageError(f"algorithm is {name!r}, and there is no file {path.resolve()}", hint=FORM)
+    found = getattr(_run(path), attribute, None)
+    if not isinstance(found, Preset):
+        is_what = "nothing of this name" if found is None else f"a {type(found).__name__}"
+        raise UsageError(f"algorithm is {name!r}, and {path} holds {is_what} there", hint=FORM)
+    return found
+
+
+def _run(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"postrl_algorithm_{path.stem}", path.resolve())
+    assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(
+            f"the algorithm file {path} cannot be run: {type(error).__name__}: {error}",
+            hint=f"`python {path}` shows where; {FORM}",
+        ) from error
+    return module
