@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from postrl.algorithms.reduce import finish, is_maximum
+from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
 from postrl.callbacks import Callbacks
 from postrl.console import StepLine
 from postrl.errors import PostrlError
@@ -93,7 +93,7 @@ class Reporter:
         self._check_finite(stats, step)
 
     def _store(self, step: int, groups: Sequence[Group], batch: Batch) -> None:
-        advantages = [] if batch.advantages is None else batch.advantages.tolist()
+        advantages = [] if batch.advantages is None else masked_row_mean(batch.advantages, batch.mask_BT).tolist()
         for rollout, advantage in zip(batch.rollouts, advantages, strict=True):
             rollout.advantage = advantage
         folder = self.session.folder

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
 from postrl.algorithm_file import load_preset
+from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import UsageError

@@ -202,12 +202,38 @@ LOSSES = {
 
 def _loss_type(found: Values, rest: Values) -> Values:
     kind = found["loss_type"]
+    if kind == "sapo":
+        return {"algorithm": "sapo"}
+    if kind == "cispo":  # TRL's epsilon_high is the cap itself there
+        cap = rest.pop("epsilon_high", None)
+        return {"algorithm": "cispo", **({} if cap is None else {"is_cap_high": cap})}
     if kind not in LOSSES:
         raise UsageError(
-            f"loss_type={kind!r}: postrl has the clipped loss with {', '.join(LOSSES)}",
-            hint="set loss_aggregation to choose how token losses become one number",
+            f"loss_type={kind!r}: postrl has {', '.join((*LOSSES, 'cispo', 'sapo'))} of TRL's losses",
+            hint="choose an algorithm (docs/algorithms.md), and with loss_aggregation how token losses become one number",
         )
     return {"loss_aggregation": LOSSES[kind]}
+
+
+def _level(found: Values, rest: Values) -> Values:
+    level = found["importance_sampling_level"]
+    if level not in ("token", "sequence"):
+        raise UsageError(f"importance_sampling_level={level!r}: postrl has token and sequence", hint="algorithm='gspo'")
+    return {"algorithm": "gspo"} if level == "sequence" else {}
+
+
+def _bias_correction(found: Values, rest: Values) -> Values:
+    return {"kl_estimator": "k3_unbiased" if found["use_bias_correction_kl"] else "k3_biased"}
+
+
+def _truncation(off: Any) -> Rule:
+    """top_p, top_k: TRL's spellings of "off"."""
+
+    def rule(found: Values, rest: Values) -> Values:
+        ((name, value),) = found.items()
+        return {name: off if value in (None, -1) else value}
+
+    return rule
 
 
 def _correction(found: Values, rest: Values) -> Values:
@@ -326,6 +352,10 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("vllm_importance_sampling_correction",), _correction),
     (("shuffle_dataset",), _renamed("shuffle")),
     (("loss_type",), _loss_type),
+    (("importance_sampling_level",), _level),
+    (("use_bias_correction_kl",), _bias_correction),
+    (("top_p",), _truncation(1.0)),
+    (("top_k",), _truncation(0)),
     (("model_init_kwargs",), _model_kwargs),
     (("resume_from_checkpoint",), _resume),
     (("save_strategy",), _strategy("save_steps", {"save_steps": 0})),

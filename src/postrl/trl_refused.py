@@ -28,16 +28,6 @@ def _rows(names: str, why: str, hint: str = "", *, same: tuple[Any, ...] = ()) -
 
 
 # -- rollout
-_rows(
-    "top_p",
-    "training rollouts are sampled from the full distribution, which importance correction assumes",
-    same=(None, 1, 1.0),
-)
-_rows(
-    "top_k",
-    "training rollouts are sampled from the full distribution, which importance correction assumes",
-    same=(None, 0, -1),
-)
 _rows("min_p", "training rollouts are sampled from the full distribution, which importance correction assumes")
 _rows("repetition_penalty", "training rollouts are sampled without penalties", same=(None, 1, 1.0))
 _rows("generation_kwargs", "postrl has temperature, max_completion_length and stop", "set those")
@@ -61,7 +51,6 @@ _rows("vllm_group_port", "postrl finds a free port by itself", same=(None, 51216
 _rows("ds3_gather_for_generation", "generation never uses the sharded weights", same=(None, False, True))
 
 # -- algorithm
-_rows("importance_sampling_level", "the ratio is per token", same=(None, "token"))
 _rows(
     "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap",
     "is_correction names how weights are bounded, is_low and is_high where",
@@ -69,20 +58,14 @@ _rows(
 )
 _rows("delta", "dual_clip bounds the ratio of tokens with a negative advantage", "dual_clip=3")
 _rows(
-    "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
+    "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
     "postrl does not have that loss",
 )
-_rows(
-    "multi_objective_aggregation",
-    "rewards are summed with their weights, then normalised",
-    same=(None, "sum_then_normalize"),
-)
-_rows("use_bias_correction_kl", "the KL term is not multiplied by the ratio")
-_rows("sync_ref_model ref_model_mixup_alpha ref_model_sync_steps", "the reference is the initial policy throughout")
 _rows("top_entropy_quantile", "every token of a completion is trained on", same=(None, 1, 1.0))
 _rows(
-    "entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
-    "postrl has no entropy bonus",
+    "use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
+    "the weight of the entropy bonus is constant",
+    "set entropy_coef",
 )
 _rows("off_policy_mask_threshold", "is_correction has that mask", "is_correction='opsm' with is_delta")
 _rows("router_aux_loss_coef", "the loss has no router term")

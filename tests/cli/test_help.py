@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from postrl import __version__
+from postrl.algorithms.presets import PRESETS, owned
 from postrl.cli.options import flag
+from postrl.cli.presets_page import presets_page
 from postrl.cli.settings_table import settings_table
 from postrl.config import PANELS, GRPOConfig
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
+PRESETS_PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
 SETTINGS = Path(__file__).parents[2] / "docs" / "settings.md"
 HEAVY = {"torch", "transformers", "vllm", "datasets", "accelerate", "peft", "pandas", "pyarrow", "numpy"}
 
@@ -96,3 +99,22 @@ def test_env_shows_versions_to_paste_into_an_issue(postrl):
 
 def test_the_table_of_settings_in_the_docs_is_the_one_the_code_has():
     assert SETTINGS.read_text() == settings_table(), "run `python -m postrl.cli.settings_table > docs/settings.md`"
+
+
+def test_the_page_of_algorithms_in_the_docs_is_the_one_the_table_gives():
+    assert PRESETS_PAGE.read_text() == presets_page(), "run `python -m postrl.cli.presets_page > docs/presets.md`"
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_every_algorithm_is_a_command_that_shows_its_own_defaults(postrl, preset):
+    shown = " ".join(postrl(preset.name, "--help").stdout.split())
+    assert " ".join(preset.formula.split()) in shown
+    for name, value in preset.settings.items():
+        if not isinstance(value, bool):
+            assert f"{flag(name)} {value}" in shown and f"[default: {value}]" in shown
+    for name in owned() - set(preset.reads) - preset.settings.keys():
+        assert f" {flag(name)} " not in shown, f"{name} means nothing to {preset.name}"
+
+
+def test_an_algorithm_may_be_written_with_hyphens(postrl):
+    assert postrl("dr-grpo", "--help").returncode == 0

@@ -105,3 +105,27 @@ def test_no_positions_give_a_zero_that_is_connected_to_everything_trained(inputs
     assert logp.shape == entropy.shape == (0,)
     logp.sum().backward()
     assert all(torch.equal(t.grad, torch.zeros_like(t)) for t in (hidden, weight, bias))
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_the_entropy_has_its_gradient_when_it_is_trained(inputs, options, monkeypatch):
+    monkeypatch.setattr(logps, "CHUNK_LOGITS", 4 * V)
+    hidden, weight, bias, targets = inputs
+    number = {name: value for name, value in options.items() if name != "bias"}
+    given = bias if "bias" in options else None
+    learned = [hidden, weight] if given is None else [hidden, weight, bias]
+    upstream = torch.randn(2, N, generator=torch.Generator().manual_seed(2))
+
+    ours = token_logps(hidden, weight, targets, bias_V=given, train_entropy=True, **number)
+    theirs = plain(hidden, weight, targets, given, **number)
+    our_gradients = torch.autograd.grad(sum((x * u).sum() for x, u in zip(ours, upstream, strict=True)), learned)
+    their_gradients = torch.autograd.grad(sum((x * u).sum() for x, u in zip(theirs, upstream, strict=True)), learned)
+
+    for one, other in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_entropy_that_is_only_shown_takes_no_part_in_the_gradient(inputs):
+    hidden, weight, _, targets = inputs
+    _, entropy = token_logps(hidden, weight, targets)
+    assert not entropy.requires_grad

@@ -257,6 +257,11 @@ def register(preset: Preset) -> Preset:
     return preset
 
 
+def owned() -> set[str]:
+    """Settings that mean nothing but to the algorithms that list them in `reads`."""
+    return {name for row in PRESETS.values() for name in row.reads}
+
+
 def is_file(name: str) -> bool:
     """Whether an algorithm is written as `file.py:NAME`."""
     return ".py:" in name

@@ -26,6 +26,13 @@ def masked_mean(x_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(mask_BT, x_BT.detach(), 0.0).sum(), mask_BT.sum()
 
 
+def masked_row_mean(x: Tensor, mask_BT: Tensor) -> Tensor:
+    """One number for each row: `x` itself when it is [B], its mean where the mask is set when it is [B, T]."""
+    if x.dim() == 1:
+        return x
+    return torch.where(mask_BT, x, 0.0).sum(-1) / mask_BT.sum(-1).clamp(min=1)
+
+
 def masked_max(x_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, float]:
     """The (maximum, 1) pair of `x` where the mask is set, for an `x` of at least 0; 0 when nothing is set."""
     selected = torch.where(mask_BT, x_BT.detach(), 0.0).flatten()

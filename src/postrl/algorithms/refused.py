@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
-from postrl.algorithms.presets import PRESETS, Preset
+from postrl.algorithms.presets import PRESETS, Preset, owned
 
 Problem = tuple[str, str] | None
 """What is wrong, and the way out; None: nothing."""
@@ -114,10 +114,12 @@ def _several_rewards(s: Any, p: Preset) -> Problem:
 
 
 def _without_meaning(s: Any, p: Preset) -> Problem:
-    owned = {name for row in PRESETS.values() for name in row.reads}
+    if p.name not in PRESETS:  # one from a file may read what it likes
+        return None
+    named = owned()
     for f in fields(s):
         default = f.default if f.default is not MISSING else None
-        if f.name in owned and f.name not in p.reads and getattr(s, f.name) != default:
+        if f.name in named and f.name not in p.reads and getattr(s, f.name) != default:
             readers = [row.name for row in PRESETS.values() if f.name in row.reads]
             return (
                 f"{f.name} = {getattr(s, f.name)} has no meaning for algorithm = {p.name}",

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from postrl import __version__
 from postrl.cli import env, grpo, init, plan, processes, rescore, reward, serve
 from postrl.errors import PostrlError
 
+
+class _Commands(TyperGroup):
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """`postrl dr-grpo` is `postrl dr_grpo`."""
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, cmd_name.replace("-", "_"))
+
+
 app = typer.Typer(
     name="postrl",
+    cls=_Commands,
     help="RL post-training of language models: vLLM rollouts, sharded trainers, verifiable rewards.",
     no_args_is_help=True,
     add_completion=False,

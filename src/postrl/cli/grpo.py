@@ -1,27 +1,54 @@
-"""`postrl grpo`: train a model with GRPO."""
+"""`postrl grpo` and a command for every other algorithm: the same settings with the algorithm's own defaults."""
 
 from __future__ import annotations
 
 import typer
 
-from postrl.cli.options import SettingsCommand, settings_command
+from postrl.algorithms.presets import PRESETS, Preset
+from postrl.cli.options import SettingsCommand, flag, settings_command
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 
-HELP = """Train a language model with GRPO: sample a group of completions for each prompt, score them, learn from the better ones.
+HELP = """Train a language model with {title}. {summary}
 
+{formula}
+
+{when} {paper}
+{differs}
 \b
 To start with:
-  postrl grpo --model smollm2-135m --dataset arithmetic
-  postrl grpo --model Qwen/Qwen2.5-7B --dataset gsm8k
+  postrl {name} --model smollm2-135m --dataset arithmetic
+  postrl {name} --model Qwen/Qwen2.5-7B --dataset gsm8k
 
 The run's folder holds the model, metrics.jsonl and every completion with its rewards.
+"""
+DIFFERS = """
+Otherwise than in `postrl grpo`: {settings}.
 """
 
 
 def add_to(app: typer.Typer) -> None:
-    command = app.command(name="grpo", cls=SettingsCommand, help=HELP, short_help="Train a language model with GRPO.")
-    command(settings_command(GRPOConfig, run))
+    for preset in PRESETS.values():
+        command = app.command(
+            name=preset.name,
+            cls=SettingsCommand,
+            help=_help(preset),
+            short_help=f"{preset.title}: {preset.summary}",
+        )
+        command(settings_command(GRPOConfig, run, algorithm=preset.name))
+
+
+def _help(preset: Preset) -> str:
+    differs = ", ".join(f"{flag(name)} {value}" for name, value in preset.settings.items())
+    return HELP.format(
+        name=preset.name,
+        title=preset.title,
+        summary=preset.summary,
+        formula=preset.formula,
+        when=preset.when,
+        paper=f"({preset.paper})" if preset.paper else "",
+        differs=DIFFERS.format(settings=differs) if differs else "",
+    )
 
 
 def run(config: GRPOConfig, dry_run: bool) -> int:

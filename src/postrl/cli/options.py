@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from postrl.algorithms.presets import PRESETS, is_file, owned
 from postrl.config import ASYNC, RUN, GRPOConfig
 from postrl.errors import UsageError
 
@@ -25,6 +26,7 @@ def settings_command(
     only_show: Any = None,
     further: Mapping[str, tuple[Any, Any]] | None = None,
     settings_of: str = "",
+    algorithm: str = "grpo",
 ) -> Callable[..., None]:
     """A typer command with one option per field of `cls`, `--config FILE` and `--dry-run`.
 
@@ -33,8 +35,11 @@ def settings_command(
         only_show: the option that stands in for `--dry-run`.
         further: options that are no settings: name -> (type with its option, default).
         settings_of: name of the one among them that is the folder of a run whose settings are taken.
+        algorithm: the one that is trained with unless --algorithm names another; its defaults are shown, and settings
+            that mean nothing to it are not.
     """
     further = further or {}
+    defaults = {**{f.name: default_of(f) for f in fields(cls)}, **cls.defaults_of(algorithm), "algorithm": algorithm}
 
     def command(**values: Any) -> None:
         context, config_file, dry_run = values.pop("context"), values.pop("config"), values.pop("dry_run")
@@ -45,11 +50,15 @@ def settings_command(
         given = {name: value for name, value in values.items() if _on_command_line(context, name)}
         if overlap and not given.setdefault("max_staleness", 1):
             raise UsageError("--async is short for --max-staleness 1, and --max-staleness is 0", hint="leave one out")
-        raise typer.Exit(run(build_config(cls, given, config_file), dry_run, **others))
+        raise typer.Exit(run(build_config(cls, given, config_file, algorithm), dry_run, **others))
 
     types = get_type_hints(cls)
     parameters = [_parameter("context", typer.Context)]
-    parameters += [_parameter(f.name, _option(f, types[f.name]), default_of(f)) for f in fields(cls)]
+    unread = owned() - set(PRESETS[algorithm].reads) - set(cls.defaults_of(algorithm))
+    parameters += [
+        _parameter(f.name, _option(f, types[f.name], defaults[f.name], hidden=f.name in unread), defaults[f.name])
+        for f in fields(cls)
+    ]
     parameters += [
         _parameter("config", Annotated[Path | None, _CONFIG], None),
         _parameter("dry_run", Annotated[bool, only_show or _DRY_RUN], False),
@@ -87,10 +96,13 @@ def _left(option: Any) -> str:
     return f"{name} {option.metavar}" if option.metavar else name
 
 
-def build_config(cls: type[GRPOConfig], given: dict[str, Any], config_file: Path | None = None) -> GRPOConfig:
-    """Settings from a config file and the flags that were given, which win.
+def build_config(
+    cls: type[GRPOConfig], given: dict[str, Any], config_file: Path | None = None, algorithm: str = "grpo"
+) -> GRPOConfig:
+    """Settings from a config file and the flags that were given, which win; what neither gives is `algorithm`'s.
 
-    A run that is resumed takes its settings from its own folder, unless a config file is given.
+    A run that is resumed takes its settings from its own folder, unless a config file is given. `--algorithm NAME` brings
+    the defaults of NAME; one from a file keeps those of the command.
 
     Raises:
         UsageError: an unknown key, a wrong value, an impossible combination.
@@ -98,6 +110,10 @@ def build_config(cls: type[GRPOConfig], given: dict[str, Any], config_file: Path
     if config_file is None and given.get("resume") and given.get("output_dir"):
         saved = Path(given["output_dir"]) / "config.yaml"
         config_file = saved if saved.exists() else None
+    if algorithm != "grpo":
+        given = {"algorithm": algorithm, **given}
+    if is_file(str(given.get("algorithm", ""))):
+        given = {**cls.defaults_of(algorithm), **given}
     if config_file is None:
         return cls.from_dict(given, source="the command line")
     return cls.from_yaml(config_file, **given)
@@ -117,25 +133,34 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-def _option(f: Field[Any], kind: Any) -> Any:
+def _option(f: Field[Any], kind: Any, default: Any, *, hidden: bool) -> Any:
     names = [flag(f.name)]
     if bool in (kind, *get_args(kind)):
         names = [f"{flag(f.name)}/--no-{f.name.replace('_', '-')}"]
-    default = default_of(f)
-    shown = not (default is None or isinstance(default, bool) or default in ("", []))
+    shown = default != default_of(f) or not (default is None or isinstance(default, bool) or default in ("", []))
     option = typer.Option(
-        *names, help=f.metadata["help"], rich_help_panel=f.metadata["panel"], metavar=_metavar(kind), show_default=shown
+        *names,
+        help=f.metadata["help"],
+        rich_help_panel=f.metadata["panel"],
+        metavar=_metavar(kind),
+        show_default=shown,
+        hidden=hidden,
     )
     return Annotated[kind, option]
 
 
 def _metavar(kind: Any) -> str | None:
     """How the value is called in the help: the choices, or what kind of thing it is."""
-    if get_origin(kind) is Literal:
-        return "|".join(get_args(kind))
+    if literal := choices(kind):
+        return "|".join(literal)
     names = {bool: None, int: "N", float: "X", str: "TEXT"}
     parts = (kind, *get_args(kind))
     return next(names[part] for part in parts if part in names)
+
+
+def choices(kind: Any) -> tuple[str, ...]:
+    """The values of a field that has a choice of them; empty for others."""
+    return next((get_args(part) for part in (kind, *get_args(kind)) if get_origin(part) is Literal), ())
 
 
 def _on_command_line(context: typer.Context, name: str) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import Field, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-from postrl.cli.options import default_of, flag
+from postrl.cli.options import choices, default_of, flag
 from postrl.config import PANELS, GRPOConfig
 
-HEAD = """# Settings of `postrl grpo`
+HEAD = """# Settings
 
 Generated from `postrl.config.GRPOConfig` by `python -m postrl.cli.settings_table`. A setting has one name: `max_steps` is
 the flag `--max-steps`, the key `max_steps:` in a `--config` file, and `GRPOConfig(max_steps=...)` in a script. Flags win over
-the config file. Yes/no flags are switched off with `--no-...`; lists are given by repeating the flag.
+the config file. Yes/no flags are switched off with `--no-...`; lists are given by repeating the flag. Defaults are those of
+`postrl grpo`; [presets.md](presets.md) says what other algorithms have otherwise.
 """
 
 
@@ -41,8 +42,8 @@ def _default(value: Any) -> str:
 
 
 def _values(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(kind))
+    if literal := choices(kind):
+        return ", ".join(f"`{choice}`" for choice in literal)
     if get_origin(kind) is list:
         return f"{_values(get_args(kind)[0])}, repeatable"
     names = {bool: "yes/no", int: "integer", float: "number", str: "text"}

@@ -30,6 +30,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
         targets_N: Tensor,
         temperature: float,
         softcap: float | None,
+        train_entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         logps, entropies, lses = [], [], []
         for h, y in _chunks(weight_VD.shape[0], hidden_ND, targets_N):
@@ -40,16 +41,19 @@ class _ChunkedLogProbs(torch.autograd.Function):
             p = (logits - lse[:, None]).exp_()
             entropies.append(lse - torch.where(p > 0, p * logits, 0.0).sum(-1))
             lses.append(lse)
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, torch.cat(lses))
-        ctx.temperature, ctx.softcap = temperature, softcap
         entropy_N = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy_N)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, torch.cat(lses), entropy_N)
+        ctx.temperature, ctx.softcap, ctx.train_entropy = temperature, softcap, train_entropy
+        if not train_entropy:
+            ctx.mark_non_differentiable(entropy_N)
         return torch.cat(logps), entropy_N
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        grad_N, _entropy = gradients
-        hidden_ND, weight_VD, bias_V, targets_N, lse_N = ctx.saved_tensors
+        grad_N, grad_entropy_N = gradients
+        hidden_ND, weight_VD, bias_V, targets_N, lse_N, entropy_N = ctx.saved_tensors
+        if not ctx.train_entropy:
+            grad_entropy_N = entropy_N  # not read
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         grad_weight = (
             torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device)
@@ -62,14 +66,18 @@ class _ChunkedLogProbs(torch.autograd.Function):
             else None
         )
         start = 0
-        for h, y, lse, g in _chunks(weight_VD.shape[0], hidden_ND, targets_N, lse_N, grad_N):
+        rows = _chunks(weight_VD.shape[0], hidden_ND, targets_N, lse_N, grad_N, entropy_N, grad_entropy_N)
+        for h, y, lse, g, entropy, g_entropy in rows:
             logits = _logits(h, weight_VD, bias_V, ctx.temperature, ctx.softcap)
             if ctx.softcap is not None:
                 slope = 1 - (logits * ctx.temperature / ctx.softcap) ** 2
+            pull = _entropy_gradient(logits, lse, entropy, g_entropy / ctx.temperature) if ctx.train_entropy else None
             # d logp / d logits = onehot - p, in place
             logits.sub_(lse[:, None]).exp_().neg_()
             logits.scatter_add_(-1, y[:, None], torch.ones_like(lse)[:, None])
             logits.mul_((g / ctx.temperature)[:, None])
+            if pull is not None:
+                logits.add_(pull)
             if ctx.softcap is not None:
                 logits.mul_(slope)
             d = logits.to(h.dtype)
@@ -90,7 +98,15 @@ class _ChunkedLogProbs(torch.autograd.Function):
             None,
             None,
             None,
+            None,
         )
+
+
+def _entropy_gradient(logits: Tensor, lse: Tensor, entropy: Tensor, g: Tensor) -> Tensor:
+    """g * d entropy / d logits = -g p (log p + entropy); 0 where a logit is -inf."""
+    logp = logits - lse[:, None]
+    p = logp.exp()
+    return torch.where(p > 0, -p * (logp + entropy[:, None]), 0.0).mul_(g[:, None])
 
 
 def _logits(h: Tensor, weight_VD: Tensor, bias_V: Tensor | None, temperature: float, softcap: float | None) -> Tensor:
@@ -114,6 +130,7 @@ def token_logps(
     bias_V: Tensor | None = None,
     temperature: float = 1.0,
     softcap: float | None = None,
+    train_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the distribution at `temperature`.
 
@@ -127,11 +144,13 @@ def token_logps(
 
     Returns:
         logps_N: float32, differentiable in hidden_ND, weight_VD and bias_V.
-        entropy_N: float32, in nats, not differentiable.
+        entropy_N: float32, in nats; differentiable with `train_entropy` alone, which costs memory.
     """
     if not len(targets_N):
         # Connected to the head as well: a rank whose head had no gradient would leave the reduction to the others.
         anchor = hidden_ND.sum() + weight_VD[0, 0] + (0.0 if bias_V is None else bias_V[0])
         nothing = anchor.float() * hidden_ND.new_zeros(0, dtype=torch.float32)
-        return nothing, nothing.detach()
-    return _ChunkedLogProbs.apply(hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap)  # type: ignore[no-untyped-call, no-any-return]
+        return nothing, nothing if train_entropy else nothing.detach()
+    return _ChunkedLogProbs.apply(  # type: ignore[no-untyped-call, no-any-return]
+        hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap, train_entropy
+    )

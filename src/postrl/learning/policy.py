@@ -66,6 +66,7 @@ class Policy(nn.Module):
         temperature: float,
         reference: bool = False,
         prefix: Prefix | None = None,
+        train_entropy: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, float32 [N], at `temperature`.
 
@@ -74,6 +75,7 @@ class Policy(nn.Module):
             select_bL: bool, the positions whose next token is a target.
             targets_N: those next tokens, in row order.
             reference: with the adapter switched off.
+            train_entropy: whether the entropies have a gradient.
         """
         causal_lm = self.causal_lm
         with self.model.disable_adapter() if reference else nullcontext():
@@ -86,6 +88,7 @@ class Policy(nn.Module):
                 bias_V=head.bias,
                 temperature=temperature / self._scale,
                 softcap=self._softcap,
+                train_entropy=train_entropy,
             )
 
     def _body(self, **inputs: Any) -> Tensor:
