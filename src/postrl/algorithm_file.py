@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from pathlib import Path
@@ -13,6 +14,29 @@ from postrl.errors import UsageError
 FORM = "write it as file.py:NAME, with NAME = postrl.algorithms.Preset(...) in the file (docs/algorithms.md)"
 
 
+def check_preset(name: str) -> None:
+    """Find, without running it, what keeps `file.py:NAME` from being an algorithm. For the launcher.
+
+    Raises:
+        UsageError: the file is missing, is no Python, or does not define NAME.
+    """
+    if not is_file(name):
+        return
+    path, attribute = _parts(name)
+    try:
+        tree = ast.parse(path.read_text(), str(path))
+    except (SyntaxError, ValueError) as error:
+        raise UsageError(f"the algorithm file {path} is no Python: {error}", hint=FORM) from error
+    targets = [t for node in tree.body if isinstance(node, ast.Assign) for t in node.targets]
+    targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
+    names = {target.id for target in targets if isinstance(target, ast.Name)}
+    imported = {
+        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    if attribute not in names | imported:
+        raise UsageError(f"algorithm is {name!r}, and {path} does not define {attribute}", hint=FORM)
+
+
 def load_preset(name: str) -> str | Preset:
     """The preset that `file.py:NAME` means; any other name is returned as it is. Runs the file.
 
@@ -21,15 +45,20 @@ def load_preset(name: str) -> str | Preset:
     """
     if not is_file(name):
         return name
-    place, _, attribute = name.rpartition(":")
-    path = Path(place)
-    if not path.is_file():
-        raise UsageError(f"algorithm is {name!r}, and there is no file {path.resolve()}", hint=FORM)
+    path, attribute = _parts(name)
     found = getattr(_run(path), attribute, None)
     if not isinstance(found, Preset):
-        is_what = "nothing of this name" if found is None else f"a {type(found).__name__}"
-        raise UsageError(f"algorithm is {name!r}, and {path} holds {is_what} there", hint=FORM)
+        what = "nothing of this name" if found is None else f"a {type(found).__name__} there"
+        raise UsageError(f"algorithm is {name!r}, and {path} holds {what}", hint=FORM)
     return found
+
+
+def _parts(name: str) -> tuple[Path, str]:
+    place, _, attribute = name.rpartition(":")
+    path = Path(place).expanduser()
+    if not path.is_file():
+        raise UsageError(f"algorithm is {name!r}, and there is no file {path.absolute()}", hint=FORM)
+    return path, attribute
 
 
 def _run(path: Path) -> Any:

@@ -5,7 +5,7 @@
     algorithm.py    a row with the settings of a run            parts.py        the parts that rows name
     objective.py    the one composition of the parts, for every preset
     advantages.py   rewards of a batch -> advantages            losses.py       log-probs, advantages -> token losses
-    gae.py          rewards and values -> advantages            value.py        the critic's loss
+    returns.py      rewards and values -> advantages by token   value.py        the critic's loss
     kl.py           distance to the reference                   corrections.py  sampler against learner: weights
     aggregate.py    token losses -> one number                  filters.py      who is trained on
     reduce.py       (sum, count) metrics -> values              ratios.py       probability ratios that cannot overflow

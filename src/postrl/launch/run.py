@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from postrl.algorithm_file import check_preset
 from postrl.config import GRPOConfig
 from postrl.console import StepLine, note, table
 from postrl.data import check_sources
@@ -100,6 +101,7 @@ def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Wat
 
 def check(config: GRPOConfig) -> None:
     """Everything that can be refused before a process starts."""
+    check_preset(config.algorithm)
     if not config.replay:
         specs = [resolve(spec) for spec in config.reward]
         with_options(specs, config.reward_arg if specs else ())  # of the data sets' own rewards the worker knows

@@ -1,0 +1,105 @@
+"""Algorithms of the user's own: in a file, registered by a script, and the example of the documentation."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from helpers import tiny_model_dir
+from learning.batches import make_groups
+from postrl import GRPOConfig, GRPOTrainer
+from postrl.algorithm_file import check_preset, load_preset
+from postrl.algorithms import PRESETS, Preset, register
+from postrl.errors import UsageError
+from postrl.rollout.store import write_rollouts
+
+DOCS = Path(__file__).parents[1] / "docs" / "algorithms.md"
+OTHER = "from postrl.algorithms import Preset\nMyAlgo = Preset('mine', 'group', 'clip')\nnumber = 3\n"
+
+
+def example() -> str:
+    """The code block of the documentation, as a user would copy it."""
+    lines = DOCS.read_text().splitlines()
+    start = lines.index("    # my_algo.py")
+    block = lines[start : next(i for i in range(start, len(lines)) if lines[i] and not lines[i].startswith("    "))]
+    return "\n".join(line.removeprefix("    ") for line in block)
+
+
+def replay(folder: Path, algorithm: str, **settings) -> dict[str, float | None]:
+    """Two steps on stored rollouts with a tiny model."""
+    tiny_model_dir(folder / "tiny")
+    for step in (1, 2):
+        write_rollouts(folder / "stored" / "rollouts", step, "train", make_groups(seed=step))
+    config = GRPOConfig(
+        algorithm=algorithm, output_dir=str(folder / "run"), replay=str(folder / "stored"), max_completion_length=16,
+        prompts_per_step=4, num_generations=4, learning_rate=1e-3, **settings,
+    )  # fmt: skip
+    with closing(GRPOTrainer(model=str(folder / "tiny"), args=config)) as trainer:
+        return trainer.train()
+
+
+def test_the_example_of_the_documentation_trains_from_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my_algo.py").write_text(example())
+    last = replay(tmp_path, "my_algo.py:MyAlgo")
+    assert last["step"] == 2 and last["policy/grad_norm"] > 0
+    assert 0 < last["group/positive_frac"] < 1
+
+
+def test_the_example_is_as_short_as_the_documentation_says():
+    assert len([line for line in example().splitlines() if line.strip()]) <= 20
+
+
+def test_a_registered_algorithm_has_a_name_and_brings_its_settings(tmp_path):
+    preset = Preset("house_style", "rloo", "cispo", settings={"epsilon": 0.1, "num_iterations": 2})
+    try:
+        register(preset)
+        config = GRPOConfig(algorithm="house_style")
+        assert (config.epsilon, config.num_iterations) == (0.1, 2)
+        assert replay(tmp_path, "house_style")["policy/grad_norm"] > 0
+        with pytest.raises(ValueError, match="there is an algorithm 'house_style' already"):
+            register(Preset("house_style", "group", "clip"))
+    finally:
+        del PRESETS["house_style"]
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "says"),
+    [
+        (None, "MyAlgo", "there is no file"),
+        (OTHER, "YourAlgo", "does not define YourAlgo"),
+        ("MyAlgo = (", "MyAlgo", "is no Python"),
+    ],
+)
+def test_the_launcher_says_what_is_wrong_with_the_file(tmp_path, content, name, says):
+    path = tmp_path / "algo.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=says) as error:
+        check_preset(f"{path}:{name}")
+    assert "Preset" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "says"),
+    [
+        (OTHER, "number", "holds a int there"),
+        ("import nowhere_at_all\nMyAlgo = 1", "MyAlgo", "cannot be run: ModuleNotFound"),
+    ],
+)
+def test_what_shows_when_the_file_runs_is_explained(tmp_path, content, name, says):
+    path = tmp_path / "algo.py"
+    path.write_text(content)
+    check_preset(f"{path}:{name}")
+    with pytest.raises(UsageError, match=says):
+        load_preset(f"{path}:{name}")
+
+
+def test_a_name_that_is_no_file_is_looked_up_in_the_table():
+    check_preset("grpo")
+    assert load_preset("grpo") == "grpo"
+    with pytest.raises(UsageError, match="algorithm is 'grop'") as error:
+        GRPOConfig(algorithm="grop")
+    assert error.value.hint == "did you mean grpo?"
