@@ -5,12 +5,13 @@
 
 Four runs of the same number of rollouts, server and trainer on a core of its own each:
 
-    training alone      --replay of the rollouts of the synchronous run: assess and update, nothing is generated
+    training alone      --replay of the rollouts of the asynchronous run: assess and update, nothing is generated or pushed
     generation alone    the same prompts and seeds asked of the server, nothing is trained
     sync                max_staleness 0: one side waits for the other
     async               max_staleness 1: they overlap; at best as long as the slower of the two alone
 
-Starting servers, loading the model and the first step (it warms up both sides) do not count. The push of weights is
+The server runs --running completions at a time: with 8 both sides take about as long on two cores, with more generation
+is the faster one. Starting servers, loading the model and the first step (it warms up both sides) do not count. The push of weights is
 timed apart, against `cp` of as many bytes in shared memory. Read ratios, not seconds; nothing may run beside it.
 """
 
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8, help="prompts of a step")
     parser.add_argument("--generations", type=int, default=8, help="completions of a prompt")
     parser.add_argument("--tokens", type=int, default=32, help="most tokens of a completion")
+    parser.add_argument("--running", type=int, default=8, help="completions that the server runs at a time")
     parser.add_argument("--run", metavar="FILE", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
@@ -63,7 +65,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Seconds of each run, for args.steps steps, and of the push."""
     sync = train(args, folder / "sync", max_staleness=0)
     overlapping = train(args, folder / "async", max_staleness=1)
-    alone = train(args, folder / "training", replay=folder / "sync")
+    # Its own rollouts: how much of a batch needs no forward pass depends on how far the policy has come.
+    alone = train(args, folder / "training", replay=folder / "async")
     return {
         "sync": wall(sync),
         "async": wall(overlapping),
@@ -80,7 +83,7 @@ def settings(args: argparse.Namespace, folder: Path, **changes: Any) -> dict[str
         "model": MODEL, "dataset": ["arithmetic"], "engine": "vllm", "output_dir": str(folder), "dtype": "float32",
         "prompts_per_step": args.prompts, "num_generations": args.generations, "max_completion_length": args.tokens,
         "max_prompt_length": 64, "max_steps": args.steps + 1, "learning_rate": 1e-5, "save_steps": 0,
-        **changes,
+        "vllm_arg": [f"max-num-seqs={args.running}"], **changes,
     }  # fmt: skip
 
 
