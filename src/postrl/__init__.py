@@ -14,8 +14,10 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig as GRPOConfig
+    from postrl.config import PPOConfig as PPOConfig
     from postrl.errors import PostrlError as PostrlError
     from postrl.trainer import GRPOTrainer as GRPOTrainer
+    from postrl.trainer import PPOTrainer as PPOTrainer
     from postrl.types import Batch as Batch
     from postrl.types import Group as Group
     from postrl.types import Rollout as Rollout
@@ -23,13 +25,25 @@ if TYPE_CHECKING:
 _HOMES = {
     "GRPOConfig": "postrl.config",
     "GRPOTrainer": "postrl.trainer",
+    "PPOConfig": "postrl.config",
+    "PPOTrainer": "postrl.trainer",
     "PostrlError": "postrl.errors",
     "Rollout": "postrl.types",
     "Group": "postrl.types",
     "Batch": "postrl.types",
 }
 
-__all__ = ["Batch", "GRPOConfig", "GRPOTrainer", "Group", "PostrlError", "Rollout", "__version__"]
+__all__ = [
+    "Batch",
+    "GRPOConfig",
+    "GRPOTrainer",
+    "Group",
+    "PPOConfig",
+    "PPOTrainer",
+    "PostrlError",
+    "Rollout",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -439,6 +439,14 @@ class GRPOConfig:
         Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True))
 
 
+@accept_trl_names
+@dataclass(kw_only=True)
+class PPOConfig(GRPOConfig):
+    """`GRPOConfig` whose default algorithm is ppo, for `PPOTrainer`."""
+
+    algorithm: str = field(default="ppo", metadata=GRPOConfig.__dataclass_fields__["algorithm"].metadata)
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises UsageError when the file is missing or not a mapping."""
     import yaml

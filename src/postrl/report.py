@@ -12,8 +12,8 @@ from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
 from postrl.callbacks import Callbacks
 from postrl.console import StepLine
 from postrl.errors import PostrlError
-from postrl.learning.learner import MAX_NONFINITE, UpdateReport
 from postrl.learning.memory import peak_memory_gb
+from postrl.learning.optimizing import MAX_NONFINITE, UpdateReport
 from postrl.learning.sharding import Ranks
 from postrl.metrics import rollout_summary
 from postrl.rollout.store import write_rollouts
@@ -75,14 +75,14 @@ class Reporter:
             PostrlError: updates were not finite several times in a row; the batches are stored like all others.
         """
         s = self.session
-        pairs = reduce_over_ranks(stats.metrics, s.ranks)
+        pairs = reduce_over_ranks(stats.metrics | (stats.critic.metrics if stats.critic else {}), s.ranks)
         (peak,) = s.ranks.max([peak_memory_gb(s.ranks.device)])
         if s.ranks.is_main:
             self._store(step, groups, batch)
             metrics = {
                 **rollout_summary(batch.rollouts, s.config.num_iterations * s.config.minibatches),
                 **finish({**batch.metrics, **pairs}),
-                **_update_summary(stats),
+                **_update_summary(stats, s.policy_waits),
                 **{f"time/{name}": seconds for name, seconds in times.items()},
                 **_finished(rollout_metrics),
                 **extra,
@@ -141,10 +141,13 @@ class Reporter:
         return bool(ranks.max([float(mine and ranks.is_main)])[0])
 
     def _check_finite(self, stats: UpdateReport, step: int) -> None:
-        if stats.skipped and self.session.learner.nonfinite_in_a_row >= MAX_NONFINITE:
+        parts = [part for part in (self.session.learner, self.session.learner.critic) if part is not None]
+        broken = max(parts, key=lambda part: part.nonfinite_in_a_row)
+        skipped = stats.skipped + (stats.critic.skipped if stats.critic else 0)
+        if skipped and broken.nonfinite_in_a_row >= MAX_NONFINITE:
             self._agreed(True)  # the end of one rank is the end of all: not before rank 0 has stored the batch
             raise PostrlError(
-                f"loss or gradient was not finite in {self.session.learner.nonfinite_in_a_row} updates in a row, at step {step}",
+                f"loss or gradient of the {broken.name} was not finite in {broken.nonfinite_in_a_row} updates in a row, at step {step}",
                 hint=f"the batches are in {self.session.folder.rollouts} (--replay trains on them again); lower --learning-rate, "
                 "or use --dtype float32",
             )
@@ -168,10 +171,17 @@ def _finished(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {**finish(pairs), **{name: value for name, value in metrics.items() if name not in pairs}}
 
 
-def _update_summary(stats: UpdateReport) -> dict[str, float]:
-    summary = {"policy/nonfinite": float(stats.skipped), "policy/lr": stats.lr}
+def _update_summary(stats: UpdateReport, policy_waits: bool) -> dict[str, float]:
+    summary = {} if policy_waits else _part_summary("policy", stats)
+    if stats.critic is not None:
+        summary |= {**_part_summary("critic", stats.critic), "critic/warmup": float(policy_waits)}
+    return summary
+
+
+def _part_summary(name: str, stats: UpdateReport) -> dict[str, float]:
+    summary = {f"{name}/nonfinite": float(stats.skipped), f"{name}/lr": stats.lr}
     if stats.grad_norms:
-        summary["policy/grad_norm"] = statistics.fmean(stats.grad_norms)
+        summary[f"{name}/grad_norm"] = statistics.fmean(stats.grad_norms)
     return summary
 
 
@@ -179,4 +189,5 @@ def _add_throughput(metrics: dict[str, float], rollouts: Sequence[Rollout], stat
     if (generate := metrics.get("time/generate")) and "throughput/rollout_tokens_per_s" not in metrics:
         metrics["throughput/rollout_tokens_per_s"] = sum(len(r.completion_ids) for r in rollouts) / generate
     if update := metrics.get("time/update"):
-        metrics["throughput/train_tokens_per_s"] = stats.tokens / update
+        tokens = max(stats.tokens, stats.critic.tokens if stats.critic else 0)
+        metrics["throughput/train_tokens_per_s"] = tokens / update

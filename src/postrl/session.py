@@ -17,6 +17,7 @@ from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import UsageError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
+from postrl.learning.critic import Critic, critic_body
 from postrl.learning.learner import Learner
 from postrl.learning.loading import (
     compute_dtype,
@@ -71,6 +72,11 @@ class Session:
     """Weight version: update phases completed."""
     saved_step: int = 0
     """The newest checkpoint of this run."""
+
+    @property
+    def policy_waits(self) -> bool:
+        """Whether the critic alone is trained in this step: the first critic_warmup_steps."""
+        return self.learner.critic is not None and self.first_step <= self.config.critic_warmup_steps
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a finished step (a collective)."""
@@ -127,14 +133,7 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         if source is not None:
             stack.callback(source.close)
         steps, has_evaluation = _agree(config, ranks, source)
-        learner = Learner(
-            model,
-            config=config,
-            ranks=ranks,
-            dtype=compute_dtype(config),
-            total_updates=steps * config.num_iterations * config.minibatches,
-            reference=_reference(model, algorithm),
-        )
+        learner = _learner(config, ranks, algorithm, model, tokenizer, given.peft_config, steps)
         sync = _sync(config, connections, folder, learner, tokenizer, sampler)
         stack.callback(sync.close)
         trackers = Trackers(
@@ -202,6 +201,28 @@ def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int
     mine = [0.0, 0.0] if source is None else [float(total_steps(config, source)), float(source.has_evaluation)]
     steps, has_evaluation = ranks.sum(mine)
     return int(steps), bool(has_evaluation)
+
+
+def _learner(
+    config: GRPOConfig, ranks: Ranks, algorithm: Algorithm, model: Any, tokenizer: Any, peft_config: Any, steps: int
+) -> Learner:
+    """The learner with what the algorithm needs beside the policy: copies of the initial model, made before anything
+    changes it."""
+    dtype, phase = compute_dtype(config), config.num_iterations * config.minibatches
+    reference, critic, waits = _reference(model, algorithm), None, 0
+    if "values" in algorithm.needs:
+        body = critic_body(config, model, tokenizer, peft_config)
+        critic = Critic(body, config=config, ranks=ranks, dtype=dtype, total_updates=steps * phase)
+        waits = min(steps, config.critic_warmup_steps)
+    return Learner(
+        model,
+        config=config,
+        ranks=ranks,
+        dtype=dtype,
+        total_updates=(steps - waits) * phase,
+        reference=reference,
+        critic=critic,
+    )
 
 
 def _reference(model: Any, algorithm: Algorithm) -> Any:

@@ -16,16 +16,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from postrl.algorithms.objective import denominators, idle_rows, idle_totals, objective, with_advantages
+from postrl.algorithms.objective import (
+    denominators,
+    idle_rows,
+    idle_totals,
+    objective,
+    value_objective,
+    with_advantages,
+)
 from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
-from postrl.config import GRPOConfig
+from postrl.config import GRPOConfig, PPOConfig
 from postrl.connections import Connections
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
 from postrl.launch.script import finishing_on_ctrl_c, script_connections
 from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
-from postrl.learning.learner import UpdateReport
+from postrl.learning.optimizing import UpdateReport
 from postrl.messages import decode, decode_groups, encode, encode_groups
 from postrl.report import Reporter
 from postrl.rewards.registry import resolve as resolve_reward
@@ -69,6 +76,9 @@ class GRPOTrainer:
         callbacks: transformers.TrainerCallback objects.
     """
 
+    settings: type[GRPOConfig] = GRPOConfig
+    """Class of the settings when none are given."""
+
     def __init__(
         self,
         model: Any = None,
@@ -80,7 +90,7 @@ class GRPOTrainer:
         peft_config: Any = None,
         callbacks: Sequence[Any] | None = None,
     ) -> None:
-        args = args or GRPOConfig()
+        args = args or self.settings()
         if not isinstance(model, str):
             _check_module(model, processing_class)
         self.args = with_run_folder(
@@ -114,7 +124,7 @@ class GRPOTrainer:
             self.sync_weights()  # the samplers start from our weights
             for step in self.progress():
                 groups = self.generate(step)  # rollout + rewards: prompts -> scored groups, version-tagged
-                batch = self.assess(groups)  # learning/    the forward passes that the algorithm needs: prox, ref
+                batch = self.assess(groups)  # learning/    the forward passes that the algorithm needs: values, ...
                 batch = self.advantage(batch)  # algorithms/  pure: advantages, masks
                 stats = self.update(batch)  # learning/    loss, backward, optimizer step: the next weight version
                 self.sync_weights()  # weights/     the samplers now hold it
@@ -137,7 +147,7 @@ class GRPOTrainer:
 
     @timed("assess")
     def assess(self, groups: list[Group]) -> Batch:
-        """The groups as tensors, with the log-probs that the algorithm needs before the update."""
+        """The groups as tensors, with the log-probs and values that the algorithm needs before the update."""
         s = self.opened_session
         return s.learner.assess(make_batch(groups, s.version, s.ranks.device), s.algorithm.needs)
 
@@ -147,7 +157,16 @@ class GRPOTrainer:
 
     @timed("update")
     def update(self, batch: Batch) -> UpdateReport:
-        """One update phase; afterwards the learner holds the next weight version."""
+        """One update phase; afterwards the learner holds the next weight version. In the warm-up of the critic that is the
+        policy of before: it is published again, so that versions and steps stay in step."""
+        s = self.opened_session
+        report = UpdateReport() if s.policy_waits else self._update_policy(batch)
+        if (critic := s.learner.critic) is not None:
+            report.critic = critic.update(batch, self._value_loss, denominators, accumulate)
+        s.version += 1
+        return report
+
+    def _update_policy(self, batch: Batch) -> UpdateReport:
         s = self.opened_session
 
         def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
@@ -159,8 +178,10 @@ class GRPOTrainer:
             uncounted = {"policy/loss": idle_totals(batch, idle, s.algorithm)}
             for _ in range(self.args.num_iterations):
                 report.metrics = accumulate(report.metrics, uncounted)
-        s.version += 1
         return report
+
+    def _value_loss(self, values_BT: Any, micro: Batch, denoms: Any) -> Any:
+        return value_objective(values_BT, micro, self.opened_session.algorithm, denoms)
 
     @timed("sync")
     def sync_weights(self) -> None:
@@ -320,16 +341,29 @@ class GRPOTrainer:
             return self.evaluate_now(session.first_step - 1)
 
     def save_model(self, output_dir: str | Path | None = None) -> None:
-        """The model, or its adapter, as transformers and vLLM load it, in `output_dir` (default RUN/model)."""
-        saved = RunFolder(self.args.output_dir or "").model
-        target = Path(output_dir) if output_dir else saved
+        """The model, or its adapter, as transformers and vLLM load it, in `output_dir` (default RUN/model); the critic,
+        where there is one, in its folder `critic` (default RUN/critic)."""
+        folder = RunFolder(self.args.output_dir or "")
+        target = Path(output_dir) if output_dir else folder.model
+        critic_target = Path(output_dir) / "critic" if output_dir else folder.critic
         if self.session is not None:
+            learner = self.session.learner
             with self.session.folder.writing("the model"):
-                self.session.learner.save_model(str(target), self.session.tokenizer)
-        elif not saved.is_dir():
+                learner.save_model(str(target), self.session.tokenizer)
+                if learner.critic is not None:
+                    learner.critic.save(critic_target, self.session.tokenizer)
+        elif not folder.model.is_dir():
             raise UsageError("there is no trained model yet", hint="call train() first")
-        elif target != saved:
-            shutil.copytree(saved, target, dirs_exist_ok=True)
+        elif target != folder.model:
+            shutil.copytree(folder.model, target, dirs_exist_ok=True)
+            if folder.critic.is_dir():
+                shutil.copytree(folder.critic, critic_target, dirs_exist_ok=True)
+
+
+class PPOTrainer(GRPOTrainer):
+    """The same with a critic: proximal policy optimization (arXiv:1707.06347), or what args.algorithm names."""
+
+    settings = PPOConfig
 
 
 def _check_module(model: Any, tokenizer: Any) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from helpers import tiny_tokenizer
-from postrl.algorithms.objective import denominators, idle_rows, objective, with_advantages
 from postrl.algorithms.algorithm import Algorithm
+from postrl.algorithms.objective import denominators, idle_rows, objective, value_objective, with_advantages
 from postrl.algorithms.reduce import accumulate
 from postrl.config import GRPOConfig
 from postrl.learning.batch import make_batch
-from postrl.learning.learner import Learner, UpdateReport
-from postrl.learning.sharding import Ranks
+from postrl.learning.critic import Critic, critic_body
+from postrl.learning.learner import Learner
+from postrl.learning.optimizing import UpdateReport
+from postrl.learning.sharding import Ranks, whole
 from postrl.session import resolve_algorithm
 from postrl.types import Batch, Group, Rollout, VersionSpan
 
@@ -66,6 +68,15 @@ def make_learner(
     )
 
 
+def make_pair(
+    model: Any, config: GRPOConfig, *, ranks: Ranks = ALONE, dtype: str = "float32", total_updates: int = 10
+) -> Learner:
+    """A learner with a critic, as a run has them for ppo."""
+    body = critic_body(config, model, tiny_tokenizer())
+    critic = Critic(body, config=config, ranks=ranks, dtype=dtype, total_updates=total_updates)
+    return make_learner(model, config, ranks=ranks, dtype=dtype, total_updates=total_updates, critic=critic)
+
+
 def prepared(learner: Learner, groups: list[Group], version: int = 0) -> tuple[Batch, Algorithm]:
     """Assessed, with advantages: what `update` takes."""
     algorithm = resolve_algorithm(learner.config)
@@ -82,6 +93,23 @@ def update(learner: Learner, groups: list[Group], version: int = 0, spoil: Any =
         return (value, metrics) if spoil is None else spoil(value, metrics)
 
     return learner.update(batch, loss, denominators, accumulate, idle=idle_rows(batch, algorithm))
+
+
+def update_critic(learner: Learner, groups: list[Group], version: int = 0) -> UpdateReport:
+    """One phase of the critic alone."""
+    batch, algorithm = prepared(learner, groups, version)
+
+    def loss(values_BT: Any, micro: Batch, denoms: Any) -> Any:
+        return value_objective(values_BT, micro, algorithm, denoms)
+
+    assert learner.critic is not None
+    return learner.critic.update(batch, loss, denominators, accumulate)
+
+
+def critic_weights(learner: Learner) -> dict[str, torch.Tensor]:
+    """Everything that is trained, and the rest."""
+    assert learner.critic is not None
+    return {name: whole(p.detach()).clone() for name, p in learner.critic.module.named_parameters()}
 
 
 def weights(learner: Learner) -> dict[str, torch.Tensor]:

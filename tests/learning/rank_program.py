@@ -15,8 +15,18 @@ import torch
 from safetensors.torch import save_file
 
 from helpers import tiny_model, tiny_tokenizer
-from learning.batches import make_groups, make_learner, settings, update, weights
+from learning.batches import (
+    critic_weights,
+    make_groups,
+    make_learner,
+    make_pair,
+    settings,
+    update,
+    update_critic,
+    weights,
+)
 from postrl.config import GRPOConfig
+from postrl.learning.batch import make_batch
 from postrl.learning.checkpoint import load_checkpoint, save_checkpoint
 from postrl.learning.learner import Learner
 from postrl.learning.loading import with_lora
@@ -107,6 +117,40 @@ def checkpoints(folder: Path, ranks: Ranks) -> None:
     resumed.save_model(str(folder / "model"), tiny_tokenizer())
 
 
+def pair(ranks: Ranks, *, dtype: str = "float32", **options: Any) -> Learner:
+    """Policy and critic. The first phase of the critic moves the head alone: it is zero, and nothing behind it counts."""
+    chosen = {"algorithm": "ppo", "minibatches": 2, "max_tokens_per_microbatch": 40, "critic_learning_rate": 0.05}
+    return make_pair(model(), settings(**{**chosen, **options}), ranks=ranks, dtype=dtype)
+
+
+def keep_critic(folder: Path, name: str, of: Learner) -> None:
+    tensors = critic_weights(of)
+    if of.ranks.is_main:
+        save_file(tensors, folder / f"{name}.safetensors")
+
+
+def critics(folder: Path, ranks: Ranks) -> None:
+    trained = pair(ranks)
+    reports = [update_critic(trained, groups()) for _ in range(2)]
+    keep(folder, "critic", ranks, [norm for report in reports for norm in report.grad_norms])
+    keep_critic(folder, "critic", trained)
+    assert trained.critic is not None
+    values = trained.critic.values(make_batch(groups(), 0, ranks.device))
+    keep(folder, "critic_values", ranks, values.tolist())
+    trained.critic.save(folder / "critic", tiny_tokenizer())
+    save_checkpoint(folder / "pair_of_two", 1, trained, {"version": 1}, keep=None)
+    update_critic(trained, groups())
+    keep_critic(folder, "after_pair_of_two", trained)
+    resumed = pair(ranks)
+    load_checkpoint(folder / "pair_of_one" / "step_000001", resumed)
+    update_critic(resumed, groups())
+    keep_critic(folder, "after_pair_of_one", resumed)
+    mixed = pair(ranks, dtype="bfloat16", **ADAM)
+    update_critic(mixed, groups())
+    assert mixed.critic is not None
+    keep(folder, "critic_bfloat16", ranks, mixed.critic.values(make_batch(groups(), 0, ranks.device)).tolist())
+
+
 def bfloat16(folder: Path, ranks: Ranks) -> None:
     trained = learner(ranks, dtype="bfloat16", **ADAM)
     trained.score(PAIRS)
@@ -127,6 +171,6 @@ def messages(folder: Path, ranks: Ranks) -> None:
 
 if __name__ == "__main__":
     me = this_rank()
-    for scenario in (steps, one_rank_breaks, checkpoints, bfloat16, messages):
+    for scenario in (steps, one_rank_breaks, checkpoints, critics, bfloat16, messages):
         scenario(Path(sys.argv[1]), me)
     torch.distributed.destroy_process_group()

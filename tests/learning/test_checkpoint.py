@@ -11,7 +11,16 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from helpers import tiny_model
-from learning.batches import make_groups, make_learner, settings, update, weights
+from learning.batches import (
+    critic_weights,
+    make_groups,
+    make_learner,
+    make_pair,
+    settings,
+    update,
+    update_critic,
+    weights,
+)
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, read_state, save_checkpoint
@@ -46,6 +55,38 @@ def test_a_continued_learner_makes_the_same_steps_to_the_bit(tmp_path, options):
     assert {name: torch.equal(tensor, expected[name]) for name, tensor in weights(resumed).items()} == dict.fromkeys(
         expected, True
     )
+
+
+def pair(*, rank: int = 0, **options):
+    """A learner with a critic."""
+    config = settings(**{**ADAM, "algorithm": "ppo", "minibatches": 2, "critic_learning_rate": 1e-2, **options})
+    model = tiny_model()
+    if rank:
+        model = with_lora(model, GRPOConfig(lora_rank=rank, lora_dropout=0.5))
+    return make_pair(model, config)
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 2}], ids=["full", "lora"])
+def test_a_continued_critic_makes_the_same_steps_to_the_bit(tmp_path, options):
+    def phase(learner, seed):
+        reports = [update_critic(learner, make_groups(seed=seed)), update(learner, make_groups(seed=seed))]
+        return [(report.grad_norms, report.lr) for report in reports]
+
+    torch.manual_seed(0)
+    straight = pair(**options)
+    update_critic(straight, make_groups())  # as in the warm-up of the critic
+    phase(straight, 1)
+    save_checkpoint(tmp_path, 2, straight, {}, keep=2)
+    expected = [phase(straight, seed) for seed in (2, 3)]
+
+    torch.manual_seed(1)  # LoRA's dropout draws from it, too
+    resumed = pair(**options)
+    state = load_checkpoint(tmp_path / "step_000002", resumed)
+    assert state == {"step": 2, "updates": 2, "critic_updates": 4}
+    assert (resumed.updates, resumed.critic.updates) == (2, 4)
+    assert [phase(resumed, seed) for seed in (2, 3)] == expected
+    for now, then in ((weights(resumed), weights(straight)), (critic_weights(resumed), critic_weights(straight))):
+        assert {name: torch.equal(tensor, then[name]) for name, tensor in now.items()} == dict.fromkeys(then, True)
 
 
 def test_the_kernel_of_the_optimizer_is_that_of_the_machine_and_not_of_the_checkpoint(tmp_path):
@@ -165,6 +206,16 @@ def test_a_checkpoint_of_another_model_is_one_error(tmp_path):
     for other in (learner(rank=2), make_learner(tiny_model(tie=False), settings(**ADAM))):
         with pytest.raises(PostrlError, match=r"cannot be read into this model: .*(lora_A|lm_head)"):
             load_checkpoint(tmp_path / "step_000001", other)
+
+
+def test_a_critic_and_a_checkpoint_without_one_do_not_fit(tmp_path):
+    save_checkpoint(tmp_path, 1, learner(), {}, keep=None)
+    save_checkpoint(tmp_path, 2, pair(), {}, keep=None)
+    with pytest.raises(PostrlError, match="step_000001 has no critic, and this run trains one") as caught:
+        load_checkpoint(tmp_path / "step_000001", pair())
+    assert "algorithm" in caught.value.hint
+    with pytest.raises(PostrlError, match="step_000002 has a critic, and this run trains none"):
+        load_checkpoint(tmp_path / "step_000002", learner())
 
 
 def test_the_state_is_plain_json(tmp_path):

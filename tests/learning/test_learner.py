@@ -11,8 +11,8 @@ from helpers import tiny_model, tiny_tokenizer
 from learning.batches import assert_same_step, make_groups, make_learner, prepared, settings, update, weights
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError
-from postrl.learning.learner import MAX_NONFINITE
 from postrl.learning.loading import with_lora
+from postrl.learning.optimizing import MAX_NONFINITE
 
 # -- the promise: the update does not depend on how it is cut ----------------------------------------------------------
 

@@ -8,8 +8,9 @@ import torch
 from helpers import tiny_model, tiny_tokenizer
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError
+from postrl.learning.collate import collate, collate_shared, scatter
 from postrl.learning.loading import with_lora
-from postrl.learning.policy import Policy, collate, collate_shared, scatter
+from postrl.learning.policy import Policy
 from postrl.types import Rollout
 
 CPU = torch.device("cpu")

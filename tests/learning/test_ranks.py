@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from helpers import tiny_model
-from learning.batches import ALONE, assert_same_step, update, weights
-from learning.rank_program import ADAM, PAIRS, STEPS, groups, learner, lonely_groups, model
+from learning.batches import ALONE, assert_same_step, critic_weights, update, update_critic, weights
+from learning.rank_program import ADAM, PAIRS, STEPS, groups, learner, lonely_groups, model, pair
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.placement import place
 from postrl.launch.process import Supervisor
+from postrl.learning.batch import make_batch
 from postrl.learning.checkpoint import load_checkpoint, save_checkpoint
 
 TESTS = Path(__file__).parents[1]
@@ -28,6 +29,10 @@ def two(tmp_path_factory) -> Path:
     trained = learner(ALONE, **ADAM)
     update(trained, groups())
     save_checkpoint(folder / "of_one", 1, trained, {"version": 1}, keep=None)
+    both = pair(ALONE)
+    for _ in range(2):
+        update_critic(both, groups())
+    save_checkpoint(folder / "pair_of_one", 1, both, {"version": 1}, keep=None)
     command, env = trainer_command(
         folder, place(0, engine="vllm", num_processes=2), ["learning.rank_program", str(folder)], num_threads=1
     )
@@ -97,6 +102,51 @@ def test_two_ranks_save_a_whole_model(two):
     assert {name: torch.equal(p, expected[name]) for name, p in loaded.named_parameters()} == dict.fromkeys(
         expected, True
     )
+
+
+# -- the critic --------------------------------------------------------------------------------------------------------
+
+
+def test_the_critic_of_two_ranks_is_that_of_one(two):
+    alone = pair(ALONE)
+    before = critic_weights(alone)
+    norms = [norm for _ in range(2) for norm in update_critic(alone, groups()).grad_norms]
+    assert_same_step(before, critic_weights(alone), load_file(two / "critic.safetensors"), rtol=1e-4)
+    for found in left(two, "critic"):
+        assert found == pytest.approx(norms, rel=1e-4)
+
+
+def test_every_rank_has_all_values(two):
+    alone = pair(ALONE)
+    for _ in range(2):
+        update_critic(alone, groups())
+    expected = alone.critic.values(make_batch(groups(), 0, ALONE.device))
+    assert expected.abs().max() > 0.01
+    for found in left(two, "critic_values"):
+        torch.testing.assert_close(torch.tensor(found), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_checkpoints_of_a_critic_go_both_ways(two):
+    for saved, after in (("pair_of_two", "after_pair_of_two"), ("pair_of_one", "after_pair_of_one")):
+        alone = pair(ALONE)
+        load_checkpoint(two / saved / "step_000001", alone)
+        assert (alone.updates, alone.critic.updates) == (0, 4)
+        before = critic_weights(alone)
+        update_critic(alone, groups())
+        assert_same_step(before, critic_weights(alone), load_file(two / f"{after}.safetensors"), rtol=1e-3)
+
+
+def test_two_ranks_save_a_whole_critic(two):
+    saved = load_file(two / "critic" / "model.safetensors")
+    trained = load_file(two / "critic.safetensors")
+    assert torch.equal(saved["score.weight"], trained["head.weight"])
+    assert all(torch.equal(saved[name], tensor) for name, tensor in trained.items() if name != "head.weight")
+
+
+def test_the_head_computes_in_float32_where_the_body_computes_in_bfloat16(two):
+    for found in left(two, "critic_bfloat16"):
+        values = torch.tensor(found)
+        assert not torch.equal(values, values.bfloat16().float())
 
 
 def test_a_forward_pass_in_bfloat16_leaves_the_weights_in_float32(two, initial):

@@ -17,15 +17,21 @@ CONVERSION_TIMEOUT = 900.0
 
 
 def check_model(config: GRPOConfig) -> None:
-    """Refuse a model that cannot be had before anything starts.
+    """Refuse a model (or critic_model) that cannot be had before anything starts.
 
     Raises:
         UsageError: no such folder, or a hub id that is not cached where the hub cannot be reached.
     """
-    if config.model not in PACKAGED:
-        check_model_path(config.model)
-        if not Path(config.model).is_dir():
-            _check_hub(config)
+    _check(config.model, "--model", config.revision)
+    if config.critic_model is not None:
+        _check(config.critic_model, "--critic-model", None)
+
+
+def _check(name: str, flag: str, revision: str | None) -> None:
+    if name not in PACKAGED:
+        check_model_path(name, flag)
+        if not Path(name).is_dir():
+            _check_hub(name, flag, revision)
 
 
 def local_model(config: GRPOConfig) -> str:
@@ -58,7 +64,7 @@ def local_model(config: GRPOConfig) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def _check_hub(config: GRPOConfig) -> None:
+def _check_hub(name: str, flag: str, revision: str | None) -> None:
     """Without network, have every process use the cache at once (each would try the hub for a minute), or refuse."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -66,14 +72,14 @@ def _check_hub(config: GRPOConfig) -> None:
     if hub_is_reachable():
         return
     try:
-        cached = try_to_load_from_cache(config.model, "config.json", revision=config.revision)
+        cached = try_to_load_from_cache(name, "config.json", revision=revision)
     except HFValidationError as error:
         raise UsageError(
-            f"the model {config.model!r} is neither a folder nor a hub id", hint="check the name given with --model"
+            f"the model {name!r} is neither a folder nor a hub id", hint=f"check the name given with {flag}"
         ) from error
     if not isinstance(cached, str):
         raise UsageError(
-            f"the model {config.model} is no folder here and not cached, and the hub cannot be reached (offline)",
-            hint="give a local folder with --model, or run once with network access; smollm2-135m comes as a package",
+            f"the model {name} is no folder here and not cached, and the hub cannot be reached (offline)",
+            hint=f"give a local folder with {flag}, or run once with network access; smollm2-135m comes as a package",
         )
     os.environ["HF_HUB_OFFLINE"] = "1"

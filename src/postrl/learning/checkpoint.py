@@ -1,7 +1,8 @@
 """Checkpoints: written beside their place and renamed, so that an interrupted save never costs an earlier one.
 
 RUN/checkpoints/step_000010/
-    learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank
+    learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank; the critic's
+                  weights and optimizer, where there is one
     state.json    step, weight version, optimizer steps, data position
     pending.bin   finished groups that wait to be trained on: a message of postrl.messages
 """
@@ -28,6 +29,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from postrl.errors import PostrlError
 from postrl.learning.learner import Learner
+from postrl.learning.optimizing import Optimizing
 
 STATE = "state.json"
 PENDING = "pending.bin"
@@ -58,7 +60,7 @@ def save_checkpoint(
             dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))  # type: ignore[attr-defined]
         if learner.ranks.is_main:
             (temporary / PENDING).write_bytes(pending)
-            (temporary / STATE).write_text(json.dumps({**state, "step": step, "updates": learner.updates}))
+            (temporary / STATE).write_text(json.dumps({**state, "step": step, **_updates(learner)}))
             _sync_to_disk(temporary)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
@@ -80,30 +82,26 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     """Put a checkpoint into the learner (a collective); returns its state. It may come from another number of ranks.
 
     Raises:
-        PostrlError: it does not fit this model, or is damaged.
+        PostrlError: it does not fit this model, has no critic where this run has one (or the reverse), or is damaged.
     """
     try:
         state = read_state(path)
+        _check_critic(path, state, learner)
         loaded = _learner_state(learner)
         random_state = _drop_missing(loaded, path, f"random_{learner.ranks.rank}")
         with _quiet():
             dcp.load(loaded, checkpoint_id=str(path / "learner"))  # type: ignore[attr-defined]
-        learner.updates = int(state["updates"])
+        for name, part in _parts(learner).items():
+            part.updates = int(state[_count_of(name)])
+    except PostrlError:
+        raise
     except (Exception, CheckpointException) as error:  # whatever a damaged file makes torch raise
         raise PostrlError(
             f"checkpoint {path} cannot be read into this model: {_cause(error)}",
             hint="resume with the same model and LoRA settings, or delete this checkpoint to use the one before",
         ) from error
-    for saved, group in zip(loaded["optim"]["param_groups"], learner.optimizer.param_groups, strict=True):
-        if "fused" in saved:  # a matter of the machine, not of the run
-            saved["fused"] = group["fused"]
-    set_state_dict(
-        learner.policy,
-        learner.optimizer,
-        model_state_dict=loaded["model"],
-        optim_state_dict=loaded["optim"],
-        options=_OPTIONS,
-    )
+    for name, part in _parts(learner).items():
+        _set_part(part, loaded[name] if name else loaded)
     _set_random_state(random_state)
     return state
 
@@ -133,14 +131,58 @@ def read_state(path: Path) -> dict[str, Any]:
     return dict(json.loads((path / STATE).read_text()))
 
 
+def _parts(learner: Learner) -> dict[str, Optimizing[Any]]:
+    """What is trained, by its name in a checkpoint; the policy is at the top."""
+    return {"": learner} if learner.critic is None else {"": learner, "critic": learner.critic}
+
+
+def _count_of(part: str) -> str:
+    """Where state.json has the optimizer steps of a part."""
+    return f"{part}_updates" if part else "updates"
+
+
+def _updates(learner: Learner) -> dict[str, int]:
+    return {_count_of(name): part.updates for name, part in _parts(learner).items()}
+
+
+def _check_critic(path: Path, state: dict[str, Any], learner: Learner) -> None:
+    saved = _count_of("critic") in state
+    if saved != (learner.critic is not None):
+        has, needs = ("has a critic", "trains none") if saved else ("has no critic", "trains one")
+        raise PostrlError(
+            f"checkpoint {path} {has}, and this run {needs}",
+            hint="resume with the algorithm that the run was started with, or start a new run",
+        )
+
+
 def _learner_state(learner: Learner) -> dict[str, Any]:
-    if not learner.optimizer.state:
-        _create_optimizer_state(learner.optimizer)
-    model, optim = get_state_dict(learner.policy, learner.optimizer, options=_OPTIONS)
+    state: dict[str, Any] = {f"random_{learner.ranks.rank}": _random_state()}
+    for name, part in _parts(learner).items():
+        state.update({name: _part_state(part)} if name else _part_state(part))
+    return state
+
+
+def _part_state(part: Optimizing[Any]) -> dict[str, Any]:
+    if not part.optimizer.state:
+        _create_optimizer_state(part.optimizer)
+    model, optim = get_state_dict(part.module, part.optimizer, options=_OPTIONS)
     # torch keeps a frozen head that is tied to the embedding
-    frozen = {name for name, p in learner.policy.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    frozen = {name for name, p in part.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
     kept = {name: value for name, value in model.items() if name not in frozen}
-    return {"model": kept, "optim": optim, f"random_{learner.ranks.rank}": _random_state()}
+    return {"model": kept, "optim": optim}
+
+
+def _set_part(part: Optimizing[Any], loaded: dict[str, Any]) -> None:
+    for saved, group in zip(loaded["optim"]["param_groups"], part.optimizer.param_groups, strict=True):
+        if "fused" in saved:  # a matter of the machine, not of the run
+            saved["fused"] = group["fused"]
+    set_state_dict(
+        part.module,
+        part.optimizer,
+        model_state_dict=loaded["model"],
+        optim_state_dict=loaded["optim"],
+        options=_OPTIONS,
+    )
 
 
 def _drop_missing(loaded: dict[str, Any], path: Path, name: str) -> dict[str, Any]:

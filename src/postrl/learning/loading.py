@@ -158,8 +158,15 @@ def stop_tokens_of(config: GRPOConfig, path: str, tokenizer: Any) -> list[int]:
     return stop_token_ids(model_config, generation, tokenizer)
 
 
-def check_model_path(name: str) -> None:
-    """Refuse a wrong model before any process starts; torch stays unloaded. Hub ids that are not cached pass."""
+def check_model_path(name: str, flag: str = "--model") -> None:
+    """Refuse a wrong model before any process starts; torch stays unloaded. Hub ids that are not cached pass.
+
+    Args:
+        flag: what the name was given with, for messages.
+
+    Raises:
+        UsageError: there is no such folder, or it holds no model.
+    """
     folder = Path(name).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").exists():
@@ -176,7 +183,7 @@ def check_model_path(name: str) -> None:
             f"the model {name} is a file, expected a folder or a hub id", hint="give the folder it lies in"
         )
     elif name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise UsageError(f"there is no model folder {name}", hint="check the path given with --model")
+        raise UsageError(f"there is no model folder {name}", hint=f"check the path given with {flag}")
 
 
 def _revision(config: GRPOConfig, path: str) -> str | None:
@@ -195,5 +202,5 @@ def _explained(path: str, what: str) -> Iterator[None]:
         where = "in that folder" if os.path.isdir(path) else "on the hub, or in the cache when offline"
         raise UsageError(
             f"cannot load the {what} of {path!r}: {cause[0]}",
-            hint=f"--model takes a hub id, a local folder or smollm2-135m; nothing usable was found {where}",
+            hint=f"give a hub id, a local folder or smollm2-135m; nothing usable was found {where}",
         ) from error

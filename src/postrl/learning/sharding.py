@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from postrl.learning.body import Body
+
 COLLECTIVE_TIMEOUT = timedelta(hours=2)
 """Longer than rank 0 may wait for rollouts: the other ranks stand in a collective meanwhile."""
 
@@ -70,8 +72,8 @@ def this_rank() -> Ranks:
     return Ranks(state.process_index, state.num_processes, state.device)
 
 
-def shard(policy: nn.Module, ranks: Ranks, compute_dtype: torch.dtype) -> bool:
-    """Shard the policy over the ranks and set its compute dtype; returns whether that was needed.
+def shard(module: Body, ranks: Ranks, compute_dtype: torch.dtype) -> bool:
+    """Shard a model over the ranks and set its compute dtype; returns whether that was needed.
 
     One rank computing in float32 keeps the plain module. bfloat16 compute with float32 master weights is FSDP2's
     mixed precision, on one rank as on many.
@@ -85,13 +87,12 @@ def shard(policy: nn.Module, ranks: Ranks, compute_dtype: torch.dtype) -> bool:
     if not dist.is_initialized():
         _group_of_one(ranks.device)
     mesh = init_device_mesh(ranks.device.type, (1, ranks.size, 1), mesh_dim_names=("replicate", "shard", "cp"))
-    options: dict[str, Any] = {
-        "mesh": mesh["shard"],
-        "mp_policy": MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32),
-    }
-    for layer in _layers(policy):
-        fully_shard(layer, **options)
-    fully_shard(policy, **options)
+    mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    for layer in _layers(module):
+        fully_shard(layer, mesh=mesh["shard"], mp_policy=mixed)
+    for part in module.in_float32:
+        fully_shard(part, mesh=mesh["shard"])
+    fully_shard(module, mesh=mesh["shard"], mp_policy=mixed)
     return True
 
 
@@ -101,10 +102,10 @@ def _group_of_one(device: torch.device) -> None:
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=COLLECTIVE_TIMEOUT)  # type: ignore[attr-defined]
 
 
-def _layers(policy: nn.Module) -> list[nn.Module]:
+def _layers(module: Body) -> list[nn.Module]:
     """The repeated blocks, as transformers names them; each is gathered and freed on its own."""
-    names = set(getattr(policy.causal_lm, "_no_split_modules", None) or ())
-    return [module for module in policy.modules() if type(module).__name__ in names]
+    names = set(getattr(module.transformer, "_no_split_modules", None) or ())
+    return [layer for layer in module.modules() if type(layer).__name__ in names]
 
 
 def whole(tensor: Tensor) -> Tensor:

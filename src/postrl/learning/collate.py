@@ -1,0 +1,89 @@
+"""Rollouts as the tensors of a forward pass, and what comes out of it back in its places.
+
+Shapes: b rows of a micro-batch, L padded length of prompt and completion, N trainable tokens in the micro-batch,
+T longest completion, P prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from postrl.types import Rollout
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Prompts that are read once for all their completions. P prompts, padded on the right to L - 1 tokens."""
+
+    ids_PL: Tensor
+    """int64: the prompts without their last token."""
+    lengths_P: Tensor
+    owner_b: Tensor
+    """Which prompt each row continues."""
+
+
+def collate(
+    rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A micro-batch as `Policy.forward` takes it.
+
+    Args:
+        rollouts: the rows, b of them; none gives one dummy token, so that every rank runs the same collectives.
+        mask_BT: bool [b, T], the completion tokens whose log-probs are wanted.
+
+    Returns:
+        input_ids [b, L], select_bL, targets_N, and place_bT: bool [b, T], where the N values belong.
+    """
+    if not rollouts:
+        return (
+            torch.zeros(1, 1, dtype=torch.long, device=device),
+            torch.zeros(1, 1, dtype=torch.bool, device=device),
+            torch.zeros(0, dtype=torch.long, device=device),
+            torch.zeros(0, mask_BT.shape[1], dtype=torch.bool, device=device),
+        )
+    width = max(len(r.prompt_ids) + len(r.completion_ids) for r in rollouts)
+    input_ids = torch.zeros(len(rollouts), width, dtype=torch.long)
+    select = torch.zeros(len(rollouts), width, dtype=torch.bool)
+    place = torch.zeros(mask_BT.shape, dtype=torch.bool)
+    wanted = mask_BT.cpu()
+    for i, rollout in enumerate(rollouts):
+        start, n = len(rollout.prompt_ids), len(rollout.completion_ids)
+        input_ids[i, : start + n] = torch.tensor([*rollout.prompt_ids, *rollout.completion_ids])
+        place[i, :n] = wanted[i, :n]
+        select[i, start - 1 : start + n - 1] = wanted[i, :n]
+    targets = input_ids.roll(-1, dims=1)[select]
+    return input_ids.to(device), select.to(device), targets.to(device), place.to(device)
+
+
+def collate_shared(
+    rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Prefix]:
+    """As `collate`, for rows of which several continue the same prompt: each prompt is read once.
+
+    A row's input is the prompt's last token and the completion without its last, so position t predicts token t.
+    """
+    prompts: dict[tuple[int, ...], int] = {}
+    owner = [prompts.setdefault(tuple(r.prompt_ids), len(prompts)) for r in rollouts]
+    lengths = [len(prompt) - 1 for prompt in prompts]
+    prefix_ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
+    for i, prompt in enumerate(prompts):
+        prefix_ids[i, : lengths[i]] = torch.tensor(prompt[:-1], dtype=torch.long)
+    width = max(len(r.completion_ids) for r in rollouts)
+    input_ids = torch.zeros(len(rollouts), width, dtype=torch.long)
+    following = torch.zeros(len(rollouts), width, dtype=torch.long)
+    for i, rollout in enumerate(rollouts):
+        n = len(rollout.completion_ids)
+        following[i, :n] = torch.tensor(rollout.completion_ids)
+        input_ids[i, :n] = torch.tensor([rollout.prompt_ids[-1], *rollout.completion_ids[:-1]])
+    place = mask_BT[:, :width].cpu()
+    prefix = Prefix(prefix_ids.to(device), torch.tensor(lengths, device=device), torch.tensor(owner, device=device))
+    return input_ids.to(device), place.to(device), following[place].to(device), place.to(device), prefix
+
+
+def scatter(values_N: Tensor, place_bT: Tensor) -> Tensor:
+    """[N] back to [b, T], zeros elsewhere; differentiable."""
+    return values_N.new_zeros(place_bT.shape).masked_scatter(place_bT, values_N)

@@ -1,0 +1,116 @@
+"""The critic: a value model of its own beside the policy, with an optimizer and a learning rate of its own.
+
+With LoRA the critic is a frozen copy of the policy's weights with adapters of its own and a trained head. Who trains
+adapters has no room for the 16 bytes a weight that training all of a second model takes; a frozen copy takes 2 in
+bfloat16, and a copy shared with the policy would tie the sharding and the forward passes of the two together.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from postrl.errors import PostrlError, UsageError
+from postrl.learning.collate import scatter
+from postrl.learning.loading import load_model, load_tokenizer, with_lora
+from postrl.learning.merging import merged_weights
+from postrl.learning.optimizing import Optimizing
+from postrl.learning.packaged import PACKAGED, packaged_model
+from postrl.learning.sharding import Ranks, whole
+from postrl.learning.value_folder import save_value_model
+from postrl.learning.value_model import ValueModel
+from postrl.types import Batch, Rollout
+
+if TYPE_CHECKING:
+    from postrl.config import GRPOConfig
+
+
+class Critic(Optimizing[ValueModel]):
+    """Learns to predict the return from the state before each completion token.
+
+    Args:
+        body: transformers model without a head, see `critic_body`.
+        config: the settings of the run; the learning rate is critic_learning_rate, its schedule that of the policy.
+        total_updates: optimizer steps of the whole run, warm-up of the critic included.
+    """
+
+    def __init__(self, body: Any, *, config: GRPOConfig, ranks: Ranks, dtype: str, total_updates: int) -> None:
+        config = replace(config, learning_rate=config.critic_learning_rate)
+        super().__init__(
+            ValueModel(body), name="critic", config=config, ranks=ranks, dtype=dtype, total_updates=total_updates
+        )
+
+    def values(self, batch: Batch) -> Tensor:
+        """float32 [B, T]: the value before each token of the mask, 0 elsewhere, on every rank (a collective)."""
+        return self._for_all_rows(batch, self.module, lambda micro: self._outputs(micro.rollouts, micro.mask_BT)[0])
+
+    def _outputs(self, rollouts: Sequence[Rollout], mask_BT: Tensor) -> tuple[Tensor]:
+        ids, select, _, place, prefix = self._inputs(rollouts, mask_BT)
+        return (scatter(self.module(ids, select, prefix), place),)
+
+    def save(self, folder: str | Path, tokenizer: Any) -> None:
+        """A Hugging Face folder with adapters merged in, see `save_value_model` (a collective).
+
+        Raises:
+            PostrlError: the disk is full or not writable, or an adapter cannot be merged.
+        """
+        body = self.module.transformer
+        kept = body.state_dict().keys()
+        buffers = ((name, buffer) for name, buffer in body.named_buffers() if name in kept)
+        state = {}
+        for name, tensor in chain(merged_weights(body), buffers):
+            if self.ranks.is_main:
+                state[name] = tensor.cpu()
+        head_1D = whole(self.module.head.weight.detach())
+        if not self.ranks.is_main:
+            return
+        try:
+            save_value_model(Path(folder), body.config, state, head_1D.cpu())
+            tokenizer.save_pretrained(folder)
+        except (OSError, SafetensorError) as error:
+            raise PostrlError(
+                f"the critic could not be written to {folder}: {error}",
+                hint="free space, then continue with --resume: the last checkpoint holds the same weights",
+            ) from error
+
+
+def critic_body(config: GRPOConfig, policy: Any, tokenizer: Any, peft_config: Any = None) -> Any:
+    """What the critic starts from: a copy of the policy's body, or that of critic_model; LoRA layers where the policy has
+    them.
+
+    Args:
+        policy: the model as it is to be trained, before anything has changed it.
+        tokenizer: the policy's.
+        peft_config: the adapters' as a script gives it.
+
+    Raises:
+        UsageError: there is no such critic_model, or its tokens are not the policy's.
+    """
+    if config.critic_model is None:
+        return copy.deepcopy(_body_of(policy))
+    name = config.critic_model
+    path = str(packaged_model(name)) if name in PACKAGED else name
+    config = replace(config, revision=None)  # the policy's
+    _check_tokens(name, load_tokenizer(config, path), tokenizer)
+    return _body_of(with_lora(load_model(config, path), config, peft_config))
+
+
+def _body_of(model: Any) -> Any:
+    """The transformers model under a language-model head, LoRA layers and all."""
+    causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return causal_lm.base_model
+
+
+def _check_tokens(name: str, found: Any, expected: Any) -> None:
+    if found.get_vocab() != expected.get_vocab():
+        raise UsageError(
+            f"the tokenizer of critic_model {name} ({len(found)} tokens) is another than the policy's ({len(expected)} tokens)",
+            hint="the critic reads the policy's tokens: give a model of the same family, or leave --critic-model out",
+        )
