@@ -51,6 +51,8 @@ class Function:
     pool: RewardPool
     by_step: bool
     """Called once with all completions of a step instead of once a group."""
+    shaping: bool = False
+    """A built-in that says nothing about the answer, such as a length penalty."""
     failures: Failures = field(default_factory=Failures)
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
     statuses: set[str] = field(default_factory=set)
@@ -112,7 +114,8 @@ class RewardRunner:
                 load_timeout=load_timeout,
                 log_path=log_path,
             )
-            self.functions[name] = Function(name, weight, pool, by_step=batch == "step" and row is None)
+            shaping = row is not None and row.scorable is None
+            self.functions[name] = Function(name, weight, pool, batch == "step" and row is None, shaping)
 
     @classmethod
     def for_run(cls, specs: Sequence[RewardSpec], config: GRPOConfig, *, log_path: Path | None = None) -> RewardRunner:
