@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from postrl.config import GRPOConfig
@@ -13,6 +14,7 @@ from postrl.errors import ServerError
 from postrl.rollout.sampler import Request, Sampled, as_they_end
 from postrl.streaming import StreamingWorker
 from postrl.types import Group, Prompt, VersionSpan
+from postrl.worker import RolloutWorker
 
 
 class TimedSampler:
@@ -74,17 +76,26 @@ class TimedSampler:
 
 
 class TimedRewards:
-    """Scores after `seconds(group)`."""
+    """Scores after `seconds(group)`: every second completion of a group is right, but all are of one `alike(group)`."""
 
-    def __init__(self, seconds: Callable[[Group], float] = lambda group: 0.0) -> None:
-        self.seconds = seconds
+    def __init__(
+        self,
+        seconds: Callable[[Group], float] = lambda group: 0.0,
+        alike: Callable[[Group], bool] = lambda group: False,
+    ) -> None:
+        self.seconds, self.alike = seconds, alike
+        self.functions = {"task": SimpleNamespace(weight=1.0, shaping=False)}
+        self.scored: list[Group] = []
 
     async def start(self) -> None: ...
 
     async def score(self, group: Group) -> None:
         await asyncio.sleep(self.seconds(group))
-        for i, rollout in enumerate(group.rollouts):
-            rollout.reward = float(i % 2)
+        self.scored.append(group)
+        for rollout in group.rollouts:
+            right = self.alike(group) or rollout.sample_index % 2 == 1
+            rollout.rewards, rollout.statuses = {"task": float(right)}, {"task": "correct" if right else "wrong"}
+            rollout.reward = float(right)
 
     async def score_step(self, groups: Sequence[Group]) -> None: ...
 
@@ -108,10 +119,11 @@ def prompts(number: int) -> PromptSet:
 
 
 def worker(
-    sampler: TimedSampler, rewards: TimedRewards | None = None, *, number: int, note: Any = None, **settings: Any
-):
+    sampler: TimedSampler, rewards: TimedRewards | None = None, *, number: int, note: Any = None,
+    kind: type[RolloutWorker] = StreamingWorker, **settings: Any,
+) -> Any:  # fmt: skip
     config = GRPOConfig(model="m", engine="vllm", dataset=["rows"], **settings)
-    return StreamingWorker(
+    return kind(
         config, train=prompts(number), evaluate=None, sampler=sampler, rewards=rewards or TimedRewards(),  # type: ignore[arg-type]
         tokenizer=Words(), note=note or (lambda text: None),
     )  # fmt: skip

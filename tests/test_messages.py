@@ -32,7 +32,7 @@ from postrl.messages import (
     read_message,
     write_message,
 )
-from postrl.types import Group, Rollout, Segment, VersionSpan
+from postrl.types import GREEDY, Group, Rollout, Segment, VersionSpan
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
@@ -181,6 +181,16 @@ def groups() -> list[Group]:
             [first, second],
             ("math",),
             {"math": "math 1, postrl 0.1.0"},
+            replace(
+                first,
+                sample_index=GREEDY,
+                completion_ids=[8],
+                logps=[-0.25],
+                loss_mask=[1],
+                segments=[],
+                version_spans=[VersionSpan(4, 0, 1)],
+                dropped="greedy",
+            ),
         ),
         Group("plain:0", 6, "Once", None, {}, []),
         Group("plain:1", 7, "upon", None, {}, [replace(first, prompt_id="plain:1", prompt_ids=[9])]),
@@ -196,7 +206,7 @@ def test_groups_arrive_as_they_were_sent():
 
 def _with_float32_logps(group: Group) -> Group:
     rollouts = [replace(r, logps=np.array(r.logps, "<f4").tolist()) for r in group.rollouts]
-    return replace(group, rollouts=rollouts)
+    return replace(group, rollouts=rollouts)  # that of the greedy one is a float32 already
 
 
 def test_missing_log_probs_keep_their_bits():
@@ -259,8 +269,8 @@ def test_groups_whose_parts_do_not_fit_are_refused(name, change):
     [
         {"rollouts": 3},
         {"groups": [{}] * 3},
-        {"rollouts": [{"version_spans": [], "segments": [], "surprise": 1}] * 3},
-        {"rollouts": [{"prompt_ids": [1], "version_spans": [], "segments": []}] * 3},
+        {"rollouts": [{"version_spans": [], "segments": [], "surprise": 1}] * 4},
+        {"rollouts": [{"prompt_ids": [1], "version_spans": [], "segments": []}] * 4},
     ],
 )
 def test_headers_that_are_no_groups_are_refused(change):

@@ -24,7 +24,7 @@ from postrl.rescore import (
 )
 from postrl.rewards import RewardRunner, resolve
 from postrl.rollout.store import read_rollouts, write_rollouts
-from postrl.types import Group, Rollout, VersionSpan
+from postrl.types import GREEDY, Group, Rollout, VersionSpan, greedy_groups
 
 ANSWERS = (("7", "8", "no idea"), ("3", "3", "3"))
 """The completions of the two groups of a step."""
@@ -53,7 +53,7 @@ def make_run(folder, config, steps):
     config.save(folder / "config.yaml")
     with RewardRunner.for_run([resolve(reward) for reward in config.reward], config) as runner:
         for number, groups in enumerate(steps, 1):
-            asyncio.run(runner.score_all(groups))
+            asyncio.run(runner.score_all([*groups, *greedy_groups(groups)]))
             write_rollouts(folder / "rollouts", number, "train", groups)
     return folder
 
@@ -115,6 +115,31 @@ def test_rewards_that_a_script_gave_are_asked_for(run):
     with pytest.raises(UsageError, match="was scored with letters, given by a script") as caught:
         own_rewards(run)
     assert "--reward" in caught.value.hint
+
+
+def test_greedy_completions_are_scored_again_alone_as_they_were(tmp_path):
+    (tmp_path / "best.py").write_text(
+        "def best(completions):\n    return [float(len(c) == max(map(len, completions))) for c in completions]\n"
+    )
+    config = GRPOConfig(model="m", dataset=["data"], reward=["arithmetic", f"{tmp_path}/best.py:best"])
+    groups = [group(1, "7", "8"), group(2, "7 apples", "8")]
+    for g in groups:
+        g.greedy = replace(g.rollouts[0], sample_index=GREEDY, completion="7 it is, or 7", dropped="greedy")
+    run = make_run(tmp_path / "run", config, [groups])
+    assert [g.greedy.rewards for g in read_rollouts(steps_of(run)[0])] == [{"arithmetic": 1.0, "best": 1.0}] * 2
+    assert [[r.rewards["best"] for r in g.rollouts] for g in read_rollouts(steps_of(run)[0])] == [
+        [1.0, 1.0],
+        [1.0, 0.0],
+    ]
+    assert compare(run).reproduced
+    target = tmp_path / "math.parquet"
+    with RewardRunner([resolve("math")], timeout=60.0) as runner:
+        assert write_rescored(target, rescore(runner, steps_of(run), Comparison()), runner.names) == 6
+    assert [g.greedy.statuses for g in read_rollouts(target)] == [{"math": "no_answer"}] * 2
+    stored = read_rollouts(steps_of(run)[0])
+    stored[1].greedy.rewards["best"] = 0.0
+    write_rollouts(run / "rollouts", 1, "train", stored)
+    assert compare(run).differing == 1
 
 
 # -- other rewards -----------------------------------------------------------------------------------------------------

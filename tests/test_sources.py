@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
 from postrl.rollout.store import write_rollouts
 from postrl.sources import LocalSource, ReplaySource, run_to_end, total_steps
+from postrl.types import GREEDY
 
 
 def steps(num_prompts: int, **options) -> int:
@@ -54,6 +56,15 @@ def test_a_replay_gives_the_groups_of_each_step_as_they_were_scored(run):
         assert [[r.reward for r in g.rollouts] for g in groups] == [[0.0, 1.0], [0.0, 1.0]]
         assert metrics == {}
     assert not source.has_evaluation
+
+
+def test_a_replay_has_the_greedy_completions_too(tmp_path):
+    groups = make_groups(2, 2)
+    groups[0].greedy = replace(groups[0].rollouts[1], sample_index=GREEDY, reward=0.25, dropped="greedy")
+    write_rollouts(tmp_path / "rollouts", 1, "train", groups)
+    found, _ = ReplaySource(tmp_path).groups(1, version=0)
+    assert [group.greedy and group.greedy.reward for group in found] == [0.25, None]
+    assert [len(group.rollouts) for group in found] == [2, 2]
 
 
 def test_a_replay_has_as_many_steps_as_are_stored(run):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from postrl import virtual_time
 from postrl.errors import RolloutError, ServerError, WeightsLost
 from postrl.rollout.sampler import derive_seed
+from postrl.types import GREEDY
 from simulated_worker import TimedRewards, TimedSampler, prompts, rng, train, trained, worker
 
 PROMPTS, BATCH, GROUP = 12, 3, 2
@@ -61,7 +62,7 @@ def simulate(run: dict[str, Any]):
             sampler, rewards, number=PROMPTS,
             **config(
                 max_staleness=run["max_staleness"], stale_policy=run["stale_policy"], stale_wait=run["stale_wait"],
-                in_flight=run["in_flight"], rollout_queue_size=run["queue"], seed=seed,
+                in_flight=run["in_flight"], rollout_queue_size=run["queue"], seed=seed, **run.get("settings", {}),
             ),
         )  # fmt: skip
         batches = await train(made, STEPS, lambda step: rng(seed, step).random() * run["training"])
@@ -104,12 +105,12 @@ def test_without_staleness_the_batches_are_those_of_the_data_order_alone(run):
     )
 
 
-def data_order(rows, seed: int) -> list[tuple[int, str]]:
+def data_order(rows, seed: int, epochs: int = 2) -> list[tuple[int, str]]:
     """Computed here from the rule in PromptStream's docstring, and nothing else."""
     import random
 
     out = []
-    for epoch in range(2):
+    for epoch in range(epochs):
         order = list(range(len(rows.prompts)))
         random.Random(f"{seed}::{epoch}").shuffle(order)
         out += [rows.prompts[i].prompt_id for i in order]
@@ -204,6 +205,46 @@ def test_the_queue_is_never_longer_than_it_may_be():
         return longest
 
     assert virtual_time.run(main()) == 4
+
+
+# -- greedy completions ------------------------------------------------------------------------------------------------
+
+REMAX = {"algorithm": "remax", "loss_aggregation": "seq_mean_token_sum"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs)
+def test_where_the_algorithm_needs_one_every_group_that_is_trained_has_its_greedy_completion(run):
+    made, sampler, batches = simulate({**run, "settings": REMAX})
+    assert {request.sampling.temperature for request in sampler.asked} == {0.0, 1.0}
+    for version, groups in enumerate(batches):
+        for group in trained(groups):
+            assert group.greedy is not None and group.greedy.dropped == "greedy"
+            assert group.greedy.sample_index == GREEDY not in [r.sample_index for r in group.rollouts]
+            assert group.greedy.statuses == {"task": "correct"} and group.greedy.reward == 1.0
+            assert 0 <= version - group.greedy.oldest_version <= run["max_staleness"]
+    assert all(len(trained(groups)) == BATCH for groups in batches)
+    assert made.stream.position == STEPS * BATCH + made.left_out
+
+
+def test_a_group_whose_greedy_completion_did_not_come_is_begun_anew():
+    tries: list[int] = []
+
+    def lost(request, n):
+        if request.sampling.temperature == 0.0 and list(request.prompt_ids) == [5, 7]:
+            tries.append(n)
+        return len(tries) < 3 and request.sampling.temperature == 0.0 and list(request.prompt_ids) == [5, 7]
+
+    async def main():
+        made = worker(TimedSampler(lengths(1), lost), number=PROMPTS, **config(num_train_epochs=1.0, **REMAX))
+        return made, await train(made, PROMPTS // BATCH, lambda step: 1.0)
+
+    made, batches = virtual_time.run(main())
+    assert len(tries) == 3
+    assert made.left_out == 0
+    assert Counter(g.prompt_id for gs in batches for g in trained(gs)) == Counter(f"rows:{i}" for i in range(PROMPTS))
+    failed = [g for gs in batches for g in gs if {r.dropped for r in g.rollouts} == {"error"}]
+    assert [(g.prompt_id, g.greedy, len(g.rollouts)) for g in failed] == [("rows:7", None, GROUP)] * 2
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------

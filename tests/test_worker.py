@@ -201,6 +201,40 @@ def test_a_group_is_scored_while_others_are_still_sampled(tmp_path):
     assert len(groups) == 2
 
 
+def test_a_greedy_completion_is_scored_by_the_same_functions_and_does_not_stand_beside_the_others(tmp_path):
+    def script(index: int, request: Request) -> Sampled:
+        return said("a" * (9 if request.sampling.temperature == 0.0 else index + 1))
+
+    with serving(
+        tmp_path, Scripted(script), longest, algorithm="remax", loss_aggregation="seq_mean_token_sum"
+    ) as source:
+        groups, metrics = next_groups(source, 0)
+    for group in groups:
+        assert (group.greedy.completion, group.greedy.reward, group.greedy.statuses) == (
+            "a" * 9,
+            1.0,
+            {"longest": "scored"},
+        )
+        assert [rollout.reward for rollout in group.rollouts] == [0.0, 0.0, 1.0]
+    assert metrics["reward/longest/mean"] == [2.0, 6.0]
+    assert metrics["reward/greedy_mean"] == [2.0, 2.0]
+    assert make_batch(groups, 0, torch.device("cpu")).greedy_B.tolist() == [1.0] * 6
+
+
+def test_a_group_that_teaches_nothing_is_replaced_and_comes_along_as_dropped(tmp_path):
+    """Rows with a: 2, 0, 0 of them in the completions; rows with b: 1, 1, 1."""
+    with serving(tmp_path, Scripted(abc), dynamic_sampling=True) as source:
+        groups, metrics = next_groups(source, 0)
+        state, _ = source.state()
+    assert [(group.prompt_id, {r.dropped for r in group.rollouts}) for group in groups] == [
+        ("rows:0", {None}), ("rows:2", {None}), ("rows:1", {"uninformative"}),
+    ]  # fmt: skip
+    assert metrics["rollout/dropped_uninformative"] == 3.0 and metrics["rollout/refills"] == 0.5
+    assert metrics["reward/letters/mean"] == [7.0, 9.0]  # of all that was judged
+    assert (state["left_out"], state["taken"], state["open"]) == (1, {"": 3}, [])
+    assert len(make_batch(groups, 0, torch.device("cpu"))) == 6
+
+
 def test_a_reward_that_compares_sees_the_whole_step(tmp_path):
     sampler = Scripted(lambda index, request: said("a" * (index + 1)))
     with serving(tmp_path, sampler, longest, reward_batch="step", evaluate=2) as source:

@@ -108,6 +108,11 @@ def _dynamic_sampling(c: GRPOConfig) -> Problem:
             "makes every group so",
             "set --num-generations to 2 or more, or --no-dynamic-sampling",
         )
+    if c.dynamic_sampling and c.reward_batch == "step":
+        return (
+            "dynamic_sampling replaces groups while a step is put together, and reward_batch = step scores them afterwards",
+            "remove --reward-batch, or set --no-dynamic-sampling",
+        )
     return None
 
 

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from postrl.errors import PostrlError, WaitTimeout, error_from_wire
-from postrl.types import Group, Rollout, Segment, VersionSpan
+from postrl.types import GREEDY, Group, Rollout, Segment, VersionSpan
 
-PROTOCOL = 3
+PROTOCOL = 4
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"PRL1"
 MAX_HEADER = 1 << 30
@@ -102,8 +102,8 @@ _ARRAYS = {"prompt_ids": "<i4", "completion_ids": "<i4", "logps": "<f4", "loss_m
 
 def encode_groups(kind: str, groups: list[Group], data: dict[str, Any] | None = None) -> bytes:
     """Groups as one message: tokens and log-probs as arrays, the rest in the header."""
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    arrays = {"num_rollouts": np.array([len(group.rollouts) for group in groups], dtype="<i8")}
+    rollouts = [rollout for group in groups for rollout in group.completions]
+    arrays = {"num_rollouts": np.array([len(group.completions) for group in groups], dtype="<i8")}
     for name, dtype in _ARRAYS.items():
         values = [getattr(rollout, name) for rollout in rollouts]
         arrays[f"{name}_len"] = np.array([len(v) for v in values], dtype="<i8")
@@ -122,10 +122,7 @@ def decode_groups(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[G
         columns = [_split(arrays[name], arrays[f"{name}_len"]) for name in _ARRAYS]
         rollouts = [_rollout(header, *parts) for header, *parts in zip(data["rollouts"], *columns, strict=True)]
         parts = _split(np.arange(len(rollouts)), arrays["num_rollouts"])
-        return [
-            Group(**{**header, "rewards": tuple(header["rewards"])}, rollouts=[rollouts[i] for i in part])
-            for header, part in zip(data["groups"], parts, strict=True)
-        ]
+        return [_group(header, [rollouts[i] for i in part]) for header, part in zip(data["groups"], parts, strict=True)]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ProtocolError(f"a message of groups could not be read: {error!r}") from error
 
@@ -140,6 +137,12 @@ def _group_header(group: Group) -> dict[str, Any]:
         "rewards": list(group.rewards),
         "reward_versions": group.reward_versions,
     }
+
+
+def _group(header: dict[str, Any], completions: list[Rollout]) -> Group:
+    rollouts = [rollout for rollout in completions if rollout.sample_index != GREEDY]
+    greedy = next((rollout for rollout in completions if rollout.sample_index == GREEDY), None)
+    return Group(**{**header, "rewards": tuple(header["rewards"])}, rollouts=rollouts, greedy=greedy)
 
 
 def _finite(value: Any) -> Any:

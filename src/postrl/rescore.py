@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
+from postrl.dynamic_sampling import EQUAL
 from postrl.errors import DataError, UsageError
 from postrl.rewards.builtin import BUILTINS
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.run_folder import RunFolder, step_of
-from postrl.types import Group, Rollout
+from postrl.types import Group, Rollout, greedy_groups
 
 TOTAL = "reward"
 """The weighted sum, beside the rewards by name."""
-EQUAL = 1e-8
-"""Rewards of a group that differ by no more are equal: all its advantages are 0. As in algorithms/advantages.py."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,10 @@ class Comparison:
     def add(self, step: int, before: Group, after: Group) -> None:
         """Compare a group with itself, scored again; the rollouts are in the same order."""
         if not after.rewards:
-            self.left_out += len(after.rollouts)
+            self.left_out += len(after.completions)
             return
         self.groups += 1
-        for old, new in zip(before.rollouts, after.rollouts, strict=True):
+        for old, new in zip(before.completions, after.completions, strict=True):
             self._add(step, before, old, new)
         self.group_changes.update(
             group_changes([r.reward for r in before.rollouts], [r.reward for r in after.rollouts])
@@ -339,7 +338,8 @@ def rescore(
         for file in files:
             before = read_rollouts(file)
             after = [_unscored(group, runner.names, known) for group in before]
-            loop.run(runner.score_all([group for group in after if group.rewards]))
+            scored = [group for group in after if group.rewards]
+            loop.run(runner.score_all([*scored, *greedy_groups(scored)]))
             for old, new in zip(before, after, strict=True):
                 comparison.add(step_of(file), old, new)
             done()
@@ -350,8 +350,9 @@ def _unscored(group: Group, names: Sequence[str], known: set[str]) -> Group:
     """A copy to be scored by the rewards of `names` that are for its row; `known` are those of the run."""
     had = {name for rollout in group.rollouts for name in rollout.statuses}
     fits = tuple(name for name in names if name in had or name not in known)
-    rollouts = [replace(rollout, rewards={}, statuses={}, reward=None) for rollout in group.rollouts]
-    return replace(group, rollouts=rollouts, rewards=fits)
+    fresh = [replace(rollout, rewards={}, statuses={}, reward=None) for rollout in group.completions]
+    greedy = None if group.greedy is None else fresh.pop()
+    return replace(group, rollouts=fresh, greedy=greedy, rewards=fits)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ def write_rescored(target: Path, scored: Iterator[tuple[Path, list[Group]]], nam
 def _with_rewards(table: Any, groups: Sequence[Group], names: Sequence[str]) -> Any:
     import pyarrow as pa
 
-    now = {(group.group_id, rollout.sample_index): rollout for group in groups for rollout in group.rollouts}
+    now = {(group.group_id, rollout.sample_index): rollout for group in groups for rollout in group.completions}
     ids = table["group_id"].to_pylist()
     rollouts = [now[key] for key in zip(ids, table["sample_index"].to_pylist(), strict=True)]
     by_group = {group.group_id: group.reward_versions for group in groups}

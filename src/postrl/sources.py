@@ -103,7 +103,8 @@ class RemoteSource:
         # The worker has its own deadlines and names what it waits for; this one is for a worker that hangs.
         calls = max(config.prompts_per_step, config.eval_prompts)  # of one function, one after the other
         scoring = calls * max(config.reward_timeout, SLOWEST_BUILTIN * config.num_generations)
-        self.timeout = 2 * (config.server_start_timeout + config.request_timeout) + config.stale_wait + scoring + 600.0
+        once = 2 * (config.server_start_timeout + config.request_timeout) + config.stale_wait + scoring + 600.0
+        self.timeout = once * (1 + config.max_refills * config.dynamic_sampling)
         self.restarts = 0
         """Times that the worker was lost and came again."""
         self._position: dict[str, Any] | None = None

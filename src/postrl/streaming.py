@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,9 +23,9 @@ from postrl.errors import RolloutError, WeightsLost
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.buffer import Buffer, Entry
 from postrl.rollout.sampler import ServerSampler
-from postrl.types import Group
+from postrl.types import Group, greedy_groups
 from postrl.waiting import SPEAK_AFTER
-from postrl.worker import Metrics, RolloutWorker, new_group
+from postrl.worker import Metrics, RolloutWorker, mark_dropped, new_group
 
 MAX_FAILURES = 3
 """Times a group may fail to give completions before its prompt is left out."""
@@ -58,8 +58,6 @@ class StreamingWorker(RolloutWorker):
         self.buffer = Buffer(config.prompts_per_step, config.max_staleness, config.rollout_queue_size)
         self.planned = planned_steps(config, len(train.prompts)) * config.prompts_per_step
         """Groups of the whole run: no prompt is drawn that no step will train on."""
-        self.left_out = 0
-        """Prompts given up for good; another one took the place of each."""
         self._again: deque[Entry] = deque()
         self._tasks: dict[Entry, asyncio.Task[None]] = {}
         self._sampling: dict[Entry, asyncio.Task[None]] = {}
@@ -68,6 +66,8 @@ class StreamingWorker(RolloutWorker):
         self._weights_lost: WeightsLost | None = None
         self._training = False
         self._dropped: list[Group] = []
+        self._replaced: list[Group] = []
+        """Groups since the last batch in whose place dynamic sampling put others."""
         self._cut: set[Entry] = set()
         self._barren = 0
         self._tally = Tally()
@@ -93,12 +93,13 @@ class StreamingWorker(RolloutWorker):
         self._fill()
         async with self._speaking():
             await self._until_ready()
-        taken = self.buffer.take()
+        taken, replaced, self._replaced = self.buffer.take(), self._replaced, []
         self._cut.clear()
         self._sweep()
+        self._sift()
         self._fill()
         try:
-            metrics = await self._finish([entry.group for entry in taken])
+            metrics = await self._finish([entry.group for entry in taken], replaced)
         except Exception:
             self._again.extend(map(_anew, taken))  # for a checkpoint: they were not trained on
             raise
@@ -106,9 +107,9 @@ class StreamingWorker(RolloutWorker):
         dropped, self._dropped = self._dropped, []
         return [*(entry.group for entry in taken), *dropped], metrics
 
-    async def _finish(self, groups: list[Group]) -> Metrics:
-        await self.rewards.score_step(groups)
-        metrics = {**self._accept(groups), **await self.sampler.gauges()}
+    async def _finish(self, groups: list[Group], replaced: list[Group]) -> Metrics:
+        await self.rewards.score_step([*groups, *greedy_groups(groups)])
+        metrics = {**self._accept(groups, replaced), **await self.sampler.gauges()}
         trained = any(rollout.dropped is None for group in groups for rollout in group.rollouts)
         self._barren = 0 if trained else self._barren + len(groups)
         return metrics
@@ -157,12 +158,13 @@ class StreamingWorker(RolloutWorker):
                 self._put_back(entry, error)
                 return
             sampling.result()
-        if len(entry.group.rollouts) < self.fewest:
+        if not self._enough(entry.group):
             entry.failures += 1
-            self._drop(entry, "error", for_good=entry.failures >= MAX_FAILURES)
+            self._give_up(entry, "error", len(entry.group.rollouts))
             return
         await self._score(entry.group)
-        entry.finished = True
+        entry.uninformative = self._replaceable(entry.group)
+        entry.finished = not entry.uninformative
 
     def _put_back(self, entry: Entry, error: WeightsLost) -> None:
         """Nothing can be sampled until the learner has published its weights again; the prompt comes first then."""
@@ -171,28 +173,26 @@ class StreamingWorker(RolloutWorker):
         self._weights_lost = error
 
     async def _collect(self, entry: Entry) -> None:
-        config, group = self.config, entry.group
-        requests = self._requests(
-            group, entry.prompt, config.num_generations, self.sampling, entry.version, entry.attempt
-        )
+        requests = self._requests(entry.group, entry.prompt, entry.version, entry.attempt)
         async with contextlib.aclosing(self.sampler.sample(requests)) as completions:
             async for index, sampled in completions:
                 if sampled.finish_reason == "abort":  # given up by the sampler, which has said so
-                    self._tally.count["error"] += 1
+                    self.dropped["error"] += 1
                     continue
                 self._tally.tokens += len(sampled.completion_ids)
-                group.rollouts.append(self._rollout(entry.prompt, index, sampled))
+                self._add(entry.group, entry.prompt, index, sampled)
 
     def _ended(self, entry: Entry, task: asyncio.Task[None]) -> None:
         self._tasks.pop(entry, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = self._failure or error
+        self._sift()
         self._changed.set()
 
-    @property
-    def fewest(self) -> int:
-        """Completions that a group needs to be compared."""
-        return min(2, self.config.num_generations)
+    def _enough(self, group: Group) -> bool:
+        """Whether it has what its algorithm compares: two completions, or one and the greedy one."""
+        fewest = min(2, self.config.num_generations)
+        return len(group.rollouts) >= fewest and (group.greedy is not None or not self.config.needs_greedy)
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -224,8 +224,8 @@ class StreamingWorker(RolloutWorker):
         places = self.buffer.batch - sum(e.finished or e in self._cut for e in last)
         for entry in self.buffer.due():
             sampling = self._sampling.get(entry)
-            if places > 0 and sampling and entry not in self._cut and len(entry.group.rollouts) >= self.fewest:
-                self._tally.count["stale"] += self.config.num_generations - len(entry.group.rollouts)
+            if places > 0 and sampling and entry not in self._cut and self._enough(entry.group):
+                self.dropped["stale"] += self.config.num_generations - len(entry.group.rollouts)
                 self._cut.add(entry)
                 sampling.cancel()
                 places -= 1
@@ -234,33 +234,63 @@ class StreamingWorker(RolloutWorker):
     def _sweep(self) -> None:
         """Drop what no batch may train any more; its prompts are begun anew."""
         for entry in self.buffer.stale():
-            self._drop(entry, "stale")
+            cut = entry in self._cut  # what it lacks is counted
+            self._give_up(entry, "stale", len(entry.group.rollouts) if cut else self.config.num_generations)
 
-    def _drop(self, entry: Entry, why: str, *, for_good: bool = False) -> None:
-        if (task := self._tasks.get(entry)) is not None and task is not asyncio.current_task():
-            task.cancel()
-        self.buffer.remove(entry)
-        group = entry.group
-        for rollout in group.rollouts:
-            rollout.dropped = why
-        if group.rollouts:
-            self._dropped.append(group)
-        whole = why == "stale" and entry not in self._cut
-        self._tally.dropped(why, group, self.config.num_generations if whole else len(group.rollouts))
+    def _sift(self) -> None:
+        """Put other prompts in the place of groups that teach nothing; keep those that come after `most_replaced`.
+
+        Which groups these are depends on the order of the data, not on the order in which they finish: where an earlier
+        one may yet be the last that is replaced, a later one waits.
+        """
+        if not self.config.dynamic_sampling:
+            return
+        earlier = 0
+        for entry in sorted(self.buffer.entries, key=lambda entry: entry.group.group_id):
+            if entry.uninformative and len(self._replaced) + earlier < self.most_replaced:
+                self._drop(entry)
+                self._leave_out(entry.group)
+                self._replaced.append(entry.group)
+            elif entry.uninformative and len(self._replaced) >= self.most_replaced:
+                entry.uninformative, entry.finished = False, True
+            elif not entry.finished:
+                earlier += 1
+        self._fill()
+
+    def _give_up(self, entry: Entry, why: str, number: int) -> None:
+        """Drop a group that cannot be trained on; its prompt is begun anew, or left out when its completions never come.
+        `number` of them are not counted yet."""
+        mark_dropped(entry.group, why)
+        self._drop(entry)
+        self.dropped[why] += number
+        self._tally.lengths += [len(rollout.completion_ids) for rollout in entry.group.rollouts]
         self._barren += 1
-        if for_good:
+        if entry.failures >= MAX_FAILURES:
             self.left_out += 1
-            self.note(f"left out the prompt {group.prompt_id}: its completions did not come {entry.failures} times")
+            self.note(
+                f"left out the prompt {entry.group.prompt_id}: its completions did not come {entry.failures} times"
+            )
         else:
             self._again.append(_anew(entry, entry.attempt + 1))
         self._fill()
 
+    def _drop(self, entry: Entry) -> None:
+        """Take a group out; it is stored with the next batch."""
+        if (task := self._tasks.get(entry)) is not None and task is not asyncio.current_task():
+            task.cancel()
+        self.buffer.remove(entry)
+        if entry.group.rollouts:
+            self._dropped.append(entry.group)
+
     def _check_stopped(self) -> None:
         if self._barren >= BARREN * self.buffer.batch:
             raise RolloutError(
-                f"{self._barren} groups in a row could not be trained on. Dropped so far: {self._tally.reasons()}",
+                f"{self._barren} groups in a row could not be trained on. Dropped so far: {self._reasons()}",
                 hint="raise --max-staleness or --stale-wait if they were too old; see logs/rewards.log if they had no reward",
             )
+
+    def _reasons(self) -> str:
+        return ", ".join(f"{number} {why}" for why, number in sorted(self.dropped.items())) or "none"
 
     # -- what it waits for ---------------------------------------------------------------------------------------------
 
@@ -283,15 +313,22 @@ class StreamingWorker(RolloutWorker):
         """How far the next batch is, in words."""
         finished, sampling = len(self.buffer.finished), len(self._sampling)
         scoring = len(self._tasks) - sampling
-        open_ = sum(self.config.num_generations - len(e.group.rollouts) for e in self._sampling)
+        wanted = self.config.num_generations + self.config.needs_greedy
+        open_ = sum(wanted - len(e.group.completions) for e in self._sampling)
         parts = [f"{finished} of {self.buffer.batch} groups are finished"]
         if sampling:
             parts.append(f"{sampling} are being sampled ({open_} completions are missing; {self.sampler.describe()})")
         if scoring:
             parts.append(f"{scoring} wait for their rewards")
+        if self._replaced:
+            parts.append(f"{len(self._replaced)} were replaced because their completions are all alike")
         if self.buffer.full():
             parts.append(f"{len(self.buffer.due())} of those that are missing can only be trained in this step")
         return ", ".join(parts)
+
+    def _counters(self) -> Metrics:
+        counted = {f"rollout/dropped_{why}": float(self.dropped[why]) for why in ("stale", "error")}
+        return {**super()._counters(), **counted}
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -301,8 +338,6 @@ class StreamingWorker(RolloutWorker):
         return {
             **super().state(),
             "open": [[e.group.group_id, e.prompt.prompt_id, e.attempt, e.version] for e in begun],
-            "left_out": self.left_out,
-            "dropped": dict(self._tally.count),
         }
 
     def finished_groups(self) -> list[Group]:
@@ -331,12 +366,12 @@ class StreamingWorker(RolloutWorker):
         ]
         self.buffer.entries = [entry for entry in entries if entry.finished]
         self._again = deque(entry for entry in entries if not entry.finished)
-        self.left_out = int(state.get("left_out", 0))
-        self._tally.count = Counter(state.get("dropped", {}))
         self._cut.clear()
-        self._dropped, self._failure, self._weights_lost, self._training = [], None, None, False
+        self._dropped, self._replaced = [], []
+        self._failure, self._weights_lost, self._training = None, None, False
 
     def close(self) -> None:
+        self._training = False
         for task in self._tasks.values():
             task.cancel()
         super().close()
@@ -345,15 +380,19 @@ class StreamingWorker(RolloutWorker):
 def _anew(entry: Entry, attempt: int | None = None) -> Entry:
     """The same prompt from its beginning."""
     group = new_group(entry.group.group_id, entry.prompt)
-    return replace(entry, group=group, attempt=entry.attempt if attempt is None else attempt, finished=False)
+    return replace(
+        entry,
+        group=group,
+        attempt=entry.attempt if attempt is None else attempt,
+        finished=False,
+        uninformative=False,
+    )
 
 
 class Tally:
     """What is counted between two batches."""
 
     def __init__(self) -> None:
-        self.count: Counter[str] = Counter()
-        """Completions dropped since the run began, by reason."""
         self.tokens = 0
         """Completion tokens that came since the last batch."""
         self.lengths: list[int] = []
@@ -369,14 +408,6 @@ class Tally:
             self._idle += now - self._idle_from
         self._idle_from = None if begins or already else now
 
-    def dropped(self, why: str, group: Group, number: int) -> None:
-        """A whole group was dropped; `number` of its completions are not counted yet."""
-        self.lengths += [len(rollout.completion_ids) for rollout in group.rollouts]
-        self.count[why] += number
-
-    def reasons(self) -> str:
-        return ", ".join(f"{number} {why}" for why, number in sorted(self.count.items())) or "none"
-
     def metrics(self, asked: float, buffer: Buffer) -> Metrics:
         """Of the time since the last batch; `asked`: when the learner asked for this one."""
         now = asyncio.get_running_loop().time()
@@ -389,8 +420,6 @@ class Tally:
             "throughput/rollout_tokens_per_s": self.tokens / max(now - since, 1e-9),
             "rollout/queue_groups": float(len(buffer.finished)),
             "rollout/in_flight_groups": float(len(buffer.entries) - len(buffer.finished)),
-            "rollout/dropped_stale": float(self.count["stale"]),
-            "rollout/dropped_error": float(self.count["error"]),
         }
         if self.lengths:
             metrics["rollout/dropped_length_mean"] = (float(sum(self.lengths)), float(len(self.lengths)))

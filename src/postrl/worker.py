@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from postrl.config import GRPOConfig
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
+from postrl.dynamic_sampling import informative, task_weights, unjudged
 from postrl.errors import ServerError, UsageError
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.rows import scorable_rows
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
 from postrl.run_folder import RunFolder
-from postrl.types import Group, Prompt, Rollout
+from postrl.types import GREEDY, Group, Prompt, Rollout, greedy_groups
 
 Metrics = dict[str, Any]
 MAX_MISSING_LOGPS = 0.01
@@ -58,6 +61,12 @@ class RolloutWorker:
         self.prompts = {prompt.prompt_id: prompt for prompt in train.prompts}
         self._begun: list[tuple[int, Prompt]] = []
         """Prompts that another engine had begun, from a checkpoint: they come first."""
+        self.left_out = 0
+        """Prompts that are never trained on; another one took the place of each."""
+        self.dropped: Counter[str] = Counter()
+        """Completions dropped since the run began, by reason."""
+        self.most_replaced = config.max_refills * config.prompts_per_step
+        """Groups that dynamic sampling may replace for one batch."""
         self.evaluation = evaluate
         self.sampling = Sampling(config.temperature, config.max_completion_length, tuple(config.stop))
 
@@ -69,14 +78,28 @@ class RolloutWorker:
             ServerError: completions could not be had, or came without log-probs.
         """
         before, number = self.state(), self.config.prompts_per_step
+        groups: list[Group] = []
+        replaced: list[Group] = []
+        times: Metrics = {}
         try:
-            prompts, self._begun = self._begun[:number], self._begun[number:]
-            prompts += self.stream.next(number - len(prompts))
-            groups, times = await self._sample(prompts, self.config.num_generations, self.sampling, version)
-            return groups, {**self._accept(groups), **times}
+            while len(groups) < number:
+                sampled, seconds = await self._sample(self._draw(number - len(groups)), self._requests, version)
+                times = {name: times.get(name, 0.0) + value for name, value in seconds.items()}
+                for group in sampled:
+                    if len(replaced) < self.most_replaced and self._replaceable(group):
+                        self._leave_out(group)
+                        replaced.append(group)
+                    else:
+                        groups.append(group)
+            return [*groups, *replaced], {**self._accept(groups, replaced), **times}
         except BaseException:
             self.load_state(before)  # for a checkpoint: they were not trained on
             raise
+
+    def _draw(self, number: int) -> list[tuple[int, Prompt]]:
+        """The next prompts with their group ids: those that were begun before come first."""
+        prompts, self._begun = self._begun[:number], self._begun[number:]
+        return prompts + self.stream.next(number - len(prompts))
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         """One greedy completion for each prompt of the evaluation set, scored.
@@ -85,7 +108,12 @@ class RolloutWorker:
             RewardError, ServerError: as for `groups`.
         """
         prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
-        groups, _ = await self._sample(prompts, 1, replace(self.sampling, temperature=0.0), version)
+        greedy = replace(self.sampling, temperature=0.0)
+
+        def one(group: Group, prompt: Prompt, version: int) -> list[Request]:
+            return [self._request(group, prompt, 0, greedy, version)]
+
+        groups, _ = await self._sample(prompts, one, version)
         groups = [group for group in groups if group.rollouts]
         self.rewards.forget_logged()  # the next step reports its own
         self.rewards.check_budget(groups, self.config.reward_error_budget)
@@ -100,65 +128,119 @@ class RolloutWorker:
             f"eval/{name}/missing_frac": (float(len(prompts) - len(groups)), float(len(prompts))),
         }
 
-    def _accept(self, groups: list[Group]) -> Metrics:
-        """Check what a step is to be trained on, leave out what could not be scored, and say how it went."""
-        self.rewards.check_budget(groups, self.config.reward_error_budget)
+    def _accept(self, groups: list[Group], replaced: Sequence[Group] = ()) -> Metrics:
+        """Check what a step is to be trained on, leave out what could not be scored, and say how it went.
+
+        Args:
+            replaced: the groups in whose place others are: they count in what is said of the rewards, or the share of
+                right answers would be that of a chosen few.
+        """
+        judged = [*groups, *replaced]
+        self.rewards.check_budget([*judged, *greedy_groups(judged)], self.config.reward_error_budget)
         _check_logps(groups)
         dropped = drop_unscored(groups)
-        metrics = {**self.rewards.metrics(groups), "epoch": self.stream.epoch, **self._counters()}
-        return {**metrics, "group/unscored": float(dropped)}
+        metrics = {**self.rewards.metrics(judged), "epoch": self.stream.epoch, **self._counters()}
+        return {**metrics, **self._refills(groups, replaced), **_greedy(groups), "group/unscored": float(dropped)}
 
     async def _sample(
-        self, prompts: Sequence[tuple[int, Prompt]], per_prompt: int, sampling: Sampling, version: int
+        self, prompts: Sequence[tuple[int, Prompt]], ask: Callable[[Group, Prompt, int], list[Request]], version: int
     ) -> tuple[list[Group], Metrics]:
         """Sample all, score each group as soon as it is whole, and all of them by what compares them."""
         started = time.monotonic()
         groups = [new_group(gid, prompt) for gid, prompt in prompts]
-        requests = [
-            request
-            for group, (_, prompt) in zip(groups, prompts, strict=True)
-            for request in self._requests(group, prompt, per_prompt, sampling, version)
-        ]
+        asked = [ask(group, prompt, version) for group, (_, prompt) in zip(groups, prompts, strict=True)]
+        places = [(i, place) for i, requests in enumerate(asked) for place in range(len(requests))]
         scoring: list[asyncio.Task[None]] = []
         try:
-            async with contextlib.aclosing(self.sampler.sample(requests)) as completions:
+            async with contextlib.aclosing(self.sampler.sample([*itertools.chain(*asked)])) as completions:
                 async for index, sampled in completions:
                     if sampled.finish_reason == "abort":  # given up: no completion is no wrong one
                         continue
-                    group = groups[index // per_prompt]
-                    group.rollouts.append(self._rollout(prompts[index // per_prompt][1], index % per_prompt, sampled))
-                    if len(group.rollouts) == per_prompt:
-                        scoring.append(asyncio.create_task(self._score(group)))
+                    i, place = places[index]
+                    self._add(groups[i], prompts[i][1], place, sampled)
+                    if len(groups[i].completions) == len(asked[i]):
+                        scoring.append(asyncio.create_task(self._score(groups[i])))
             generated = time.monotonic()
             await asyncio.gather(*scoring)
-            await self.rewards.score_step(groups)
+            await self.rewards.score_step([*groups, *greedy_groups(groups)])
         finally:
             for task in scoring:
                 task.cancel()
         return groups, {"time/generate": generated - started, "time/score": time.monotonic() - generated}
 
-    def _requests(
-        self, group: Group, prompt: Prompt, number: int, sampling: Sampling, version: int, attempt: int = 0
-    ) -> list[Request]:
-        """One request for each completion of a group."""
-        seeds = [derive_seed(self.config.seed, group.group_id, prompt.prompt_id, i, attempt) for i in range(number)]
-        return [Request(prompt.token_ids, seed, sampling, version) for seed in seeds]
+    def _requests(self, group: Group, prompt: Prompt, version: int, attempt: int = 0) -> list[Request]:
+        """One request for each completion of a group to train on, and where the algorithm needs it a greedy one."""
+        places = range(self.config.num_generations)
+        requests = [self._request(group, prompt, i, self.sampling, version, attempt) for i in places]
+        if self.config.needs_greedy:
+            greedy = replace(self.sampling, temperature=0.0)
+            requests.append(self._request(group, prompt, GREEDY, greedy, version, attempt))
+        return requests
+
+    def _request(
+        self, group: Group, prompt: Prompt, place: int, sampling: Sampling, version: int, attempt: int = 0
+    ) -> Request:
+        seed = derive_seed(self.config.seed, group.group_id, prompt.prompt_id, place, attempt)
+        return Request(prompt.token_ids, seed, sampling, version)
 
     async def _score(self, group: Group) -> None:
         group.rollouts.sort(key=lambda rollout: rollout.sample_index)
-        await self.rewards.score(group)
+        await asyncio.gather(*(self.rewards.score(scored) for scored in (group, *greedy_groups([group]))))
 
-    def _rollout(self, prompt: Prompt, sample_index: int, sampled: Sampled) -> Rollout:
-        return Rollout(
+    def _add(self, group: Group, prompt: Prompt, place: int, sampled: Sampled) -> None:
+        """A completion that came: the answer to the request at `place` of `_requests`."""
+        greedy = place == self.config.num_generations
+        rollout = Rollout(
             prompt_id=prompt.prompt_id,
-            sample_index=sample_index,
+            sample_index=GREEDY if greedy else place,
             prompt_ids=list(prompt.token_ids),
             completion_ids=sampled.completion_ids,
             logps=sampled.logps,
             version_spans=sampled.version_spans,
             finish_reason=sampled.finish_reason,
             completion=self.tokenizer.decode(sampled.completion_ids, skip_special_tokens=True),
+            dropped="greedy" if greedy else None,
         )
+        if greedy:
+            group.greedy = rollout
+        else:
+            group.rollouts.append(rollout)
+
+    # -- dynamic sampling ----------------------------------------------------------------------------------------------
+
+    def _replaceable(self, group: Group) -> bool:
+        """Whether another prompt is to take the place of this scored one."""
+        if not self.config.dynamic_sampling or unjudged(group):
+            return False
+        functions = self.rewards.functions
+        task = task_weights(
+            {name: function.weight for name, function in functions.items()},
+            shaping={name for name, function in functions.items() if function.shaping},
+        )
+        return not informative(group, task)
+
+    def _leave_out(self, group: Group) -> None:
+        """Another prompt takes the place of this one: it is stored, not trained on."""
+        mark_dropped(group, "uninformative")
+        self.dropped["uninformative"] += len(group.rollouts)
+        self.left_out += 1
+
+    def _refills(self, groups: Sequence[Group], replaced: Sequence[Group]) -> Metrics:
+        """What dynamic sampling did for a batch."""
+        if not self.config.dynamic_sampling:
+            return {}
+        kept = sum(map(self._replaceable, groups))
+        if kept:
+            self.note(
+                f"{kept} of {len(groups)} groups of a step are trained on although their completions are all alike: "
+                f"max_refills = {self.config.max_refills} batches' worth of such groups were replaced before. Are the "
+                "prompts too easy or too hard?"
+            )
+        return {
+            "rollout/dropped_uninformative": float(self.dropped["uninformative"]),
+            "rollout/refills": len(replaced) / self.config.prompts_per_step,
+            "rollout/uninformative": float(kept),
+        }
 
     def _counters(self) -> Metrics:
         reissued = getattr(self.sampler, "reissued", None)
@@ -167,7 +249,7 @@ class RolloutWorker:
     def state(self) -> dict[str, Any]:
         """Where the data stands, as JSON values: the stream, and what was begun and not yet trained on."""
         begun = [[gid, prompt.prompt_id, 0, 0] for gid, prompt in self._begun]
-        return {**self.stream.state(), "open": begun}
+        return {**self.stream.state(), "open": begun, "left_out": self.left_out, "dropped": dict(self.dropped)}
 
     def finished_groups(self) -> list[Group]:
         """Groups that are finished and not yet trained on, which a checkpoint keeps: here none."""
@@ -181,6 +263,8 @@ class RolloutWorker:
         """
         self.stream.load_state(state)
         self._begun = [(gid, self.prompts[prompt_id]) for gid, prompt_id, *_ in state.get("open", [])]
+        self.left_out = int(state.get("left_out", 0))
+        self.dropped = Counter(state.get("dropped", {}))
 
     def close(self) -> None:
         self.rewards.close()
@@ -191,13 +275,23 @@ def new_group(group_id: int, prompt: Prompt) -> Group:
     return Group(prompt.prompt_id, group_id, prompt.text, prompt.messages, prompt.columns, [], prompt.rewards)
 
 
+def mark_dropped(group: Group, why: str) -> None:
+    """None of its completions is trained on."""
+    for rollout in group.rollouts:
+        rollout.dropped = why
+
+
 def drop_unscored(groups: Sequence[Group]) -> int:
     """Leave groups out of which no completion could be scored: they are stored, not trained on. Returns how many."""
     unscored = [group for group in groups if all(rollout.reward is None for rollout in group.rollouts)]
     for group in unscored:
-        for rollout in group.rollouts:
-            rollout.dropped = "unscored"
+        mark_dropped(group, "unscored")
     return len(unscored)
+
+
+def _greedy(groups: Sequence[Group]) -> Metrics:
+    rewards = [group.greedy.reward for group in groups if group.greedy and group.greedy.reward is not None]
+    return {"reward/greedy_mean": (sum(rewards), float(len(rewards)))} if rewards else {}
 
 
 def _check_logps(groups: Sequence[Group]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from postrl.errors import DataError, UsageError
 from postrl.rollout.store import read_rollouts, stored_steps, write_rollouts
-from postrl.types import Group, Rollout, VersionSpan
+from postrl.types import GREEDY, Group, Rollout, VersionSpan
 
 COLUMNS = [
     "step", "split", "prompt_id", "group_id", "messages", "prompt", "completion", "completion_ids", "loss_mask", "logps",
@@ -73,6 +73,20 @@ def made_up() -> list[Group]:
 def test_what_is_written_reads_back(tmp_path):
     path = write_rollouts(tmp_path / "rollouts", 1, "train", made_up())
     assert read_rollouts(path) == made_up()
+
+
+def test_a_greedy_completion_is_a_row_of_its_own_that_nobody_takes_for_one_to_train_on(tmp_path):
+    (group, plain) = made_up()
+    group.greedy = replace(
+        group.rollouts[1], sample_index=GREEDY, dropped="greedy", rewards={"greedy_only": 0.5},
+        statuses={"greedy_only": "scored"}, extra={"note": "g"},
+    )  # fmt: skip
+    path = write_rollouts(tmp_path, 1, "train", [group, plain])
+    assert read_rollouts(path) == [group, plain]
+    rows = pq.read_table(path).to_pylist()
+    assert [(row["group_id"], row["sample_index"], row["dropped"]) for row in rows] == [
+        (5, 1, "stale"), (5, 0, None), (5, -1, "greedy"), (9, 0, None),
+    ]  # fmt: skip
 
 
 def test_a_missing_log_prob_stays_missing(tmp_path):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from postrl.types import Batch, Group
+from postrl.types import Batch, Group, Rollout
 
 
 def make_batch(groups: Sequence[Group], version: int, device: torch.device) -> Batch:
@@ -16,7 +16,7 @@ def make_batch(groups: Sequence[Group], version: int, device: torch.device) -> B
     Args:
         version: what the learner holds now, before the phase that trains on them.
     """
-    rows = [(group.group_id, rollout) for group in groups for rollout in group.rollouts if rollout.dropped is None]
+    rows = [(group, rollout) for group in groups for rollout in group.rollouts if rollout.dropped is None]
     width = max((len(rollout.completion_ids) for _, rollout in rows), default=0)
     mask = torch.zeros(len(rows), width, dtype=torch.bool)
     behav = torch.zeros(len(rows), width)
@@ -25,12 +25,18 @@ def make_batch(groups: Sequence[Group], version: int, device: torch.device) -> B
         n = len(rollout.completion_ids)
         mask[i, :n] = torch.tensor(rollout.loss_mask, dtype=torch.bool)
         behav[i, :n] = torch.tensor(rollout.logps)
-    rewards = [math.nan if rollout.reward is None else rollout.reward for _, rollout in rows]
+
+    def rewards(rollouts: Iterable[Rollout | None]) -> torch.Tensor:
+        found = [math.nan if r is None or r.reward is None else r.reward for r in rollouts]
+        return torch.tensor(found, dtype=torch.float64, device=device)
+
     return Batch(
         rollouts=[rollout for _, rollout in rows],
-        group_B=torch.tensor([group_id for group_id, _ in rows], dtype=torch.int64, device=device),
-        rewards_B=torch.tensor(rewards, dtype=torch.float64, device=device),
+        group_B=torch.tensor([group.group_id for group, _ in rows], dtype=torch.int64, device=device),
+        rewards_B=rewards(rollout for _, rollout in rows),
         mask_BT=mask.to(device),
         behav_BT=behav.to(device),
         version=version,
+        greedy_B=rewards(group.greedy for group, _ in rows),
+        correct_B=torch.tensor([rollout.correct is True for _, rollout in rows], dtype=torch.bool, device=device),
     )

@@ -32,7 +32,9 @@ class Entry:
     failures: int = 0
     """How often of these its completions could not be had."""
     finished: bool = False
-    """All its completions are there and scored."""
+    """All its completions are there and scored, and it may be trained on."""
+    uninformative: bool = False
+    """Scored, and all alike: another prompt takes its place, unless that was done too often for this batch."""
 
 
 @dataclass(eq=False)

@@ -1,7 +1,8 @@
 """Stored rollouts: RUN/rollouts/step_000001.parquet, enough to read, to rescore and to replay.
 
 Columns are fixed, and those of the rewards follow: reward/<name>, status/<name>, reward_version/<name>, and extra/<column>
-(JSON) for what reward functions gave to `log_extra`.
+(JSON) for what reward functions gave to `log_extra`. A row is a completion; `dropped` is null where it is trained on. A
+prompt's greedy completion, where the algorithm has one, is a row with sample_index -1 and "greedy" in `dropped`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError, UsageError
-from postrl.types import Group, Rollout, VersionSpan
+from postrl.types import GREEDY, Group, Rollout, VersionSpan
 
 
 def schema(names: Sequence[str], extra: Sequence[str] = ()) -> Any:
@@ -45,9 +46,10 @@ def write_rollouts(folder: Path, step: int, split: str, groups: Sequence[Group])
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = sorted({name for group in groups for rollout in group.rollouts for name in rollout.statuses})
-    extra = sorted({column for group in groups for rollout in group.rollouts for column in rollout.extra})
-    rows = [_row(step, split, group, rollout, names) for group in groups for rollout in group.rollouts]
+    completions = [(group, rollout) for group in groups for rollout in group.completions]
+    names = sorted({name for _, rollout in completions for name in rollout.statuses})
+    extra = sorted({column for _, rollout in completions for column in rollout.extra})
+    rows = [_row(step, split, group, rollout, names) for group, rollout in completions]
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / (f"step_{step:06d}.parquet" if split == "train" else f"{split}_{step:06d}.parquet")
     temporary = target.with_suffix(".writing")
@@ -105,7 +107,10 @@ def read_rollouts(path: Path) -> list[Group]:
         groups: dict[int, Group] = {}
         for row in rows:
             group = groups.setdefault(row["group_id"], _group(row))
-            group.rollouts.append(_rollout(row))
+            if row["sample_index"] == GREEDY:
+                group.greedy = _rollout(row)
+            else:
+                group.rollouts.append(_rollout(row))
             group.reward_versions.update(_by_name(row, "reward_version/"))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise DataError(

@@ -215,7 +215,8 @@ def simulate(
     """
     first = 1 if whole else config.max_staleness + 2
     total = steps if whole else steps + first - 1
-    config = replace(config, engine="vllm", max_steps=total if whole else total + config.max_staleness + 1)
+    last = total if whole else total + config.max_staleness + 1
+    config = replace(config, engine="vllm", max_steps=last, dynamic_sampling=False)  # completions here are all alike
 
     async def main() -> Report:
         lengths = assumed.lengths()

@@ -1,0 +1,34 @@
+"""Groups as tensors: what a row holds beside its tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from postrl.learning.batch import make_batch
+from postrl.types import GREEDY
+
+from .batches import make_groups
+
+
+def test_a_row_knows_the_reward_of_its_prompts_greedy_completion_and_none_is_a_row():
+    first, second, third = make_groups(3, 2)
+    first.greedy = replace(first.rollouts[0], sample_index=GREEDY, reward=0.75, dropped="greedy")
+    second.greedy = replace(second.rollouts[0], sample_index=GREEDY, reward=None, dropped="greedy")
+    first.rollouts[0].dropped = "stale"
+    batch = make_batch([first, second, third], 0, torch.device("cpu"))
+    assert batch.greedy_B.dtype == torch.float64
+    assert batch.greedy_B.tolist() == pytest.approx([0.75] + [math.nan] * 4, nan_ok=True)
+    assert batch.rows([2, 0]).greedy_B.tolist() == pytest.approx([math.nan, 0.75], nan_ok=True)
+
+
+def test_a_row_knows_whether_a_verifier_found_it_right():
+    (group,) = make_groups(1, 4)
+    for rollout, status in zip(group.rollouts, ("correct", "wrong", "scored", "correct"), strict=True):
+        rollout.statuses = {"made_up": status}
+    group.rollouts[3].statuses["other"], group.rollouts[3].rewards["other"] = "format_error", 0.0
+    batch = make_batch([group], 0, torch.device("cpu"))
+    assert batch.correct_B.tolist() == [True, False, False, False]
