@@ -5,7 +5,10 @@ stale rollouts -> rewards, overlong punishment -> group statistics -> truncation
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+from postrl.types import Batch
 
 
 def staleness(version: int, oldest_B: Tensor) -> Tensor:
@@ -16,6 +19,12 @@ def staleness(version: int, oldest_B: Tensor) -> Tensor:
 def fresh(version: int, oldest_B: Tensor, max_staleness: int) -> Tensor:
     """bool [B]: the rollouts to keep. The others count as missing in their group (reward NaN, mask off)."""
     return staleness(version, oldest_B) <= max_staleness
+
+
+def truncated(batch: Batch) -> Tensor:
+    """bool [B]: completions that were cut at the token limit."""
+    cut = [rollout.finish_reason == "length" for rollout in batch.rollouts]
+    return torch.tensor(cut, dtype=torch.bool, device=batch.mask_BT.device)
 
 
 def truncation_mask(mask_BT: Tensor, truncated_B: Tensor) -> Tensor:

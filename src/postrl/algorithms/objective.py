@@ -15,10 +15,10 @@ from torch import Tensor
 from postrl.algorithms.aggregate import Denoms, aggregate, count, totals
 from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.corrections import importance_weights, is_missing
-from postrl.algorithms.filters import overlong_penalty, truncation_mask
+from postrl.algorithms.filters import overlong_penalty, truncated, truncation_mask
 from postrl.algorithms.kl import k1, loss_estimator
 from postrl.algorithms.losses import negative_log_likelihood
-from postrl.algorithms.parts import Estimate
+from postrl.algorithms.parts import Estimate, present
 from postrl.algorithms.reduce import Metrics, masked_mean
 from postrl.algorithms.value import explained_variance, value_loss
 from postrl.types import Batch
@@ -32,29 +32,29 @@ def with_advantages(batch: Batch, algorithm: Algorithm) -> Batch:
     Unscored rollouts (reward NaN) are taken out of the mask. With `mask_truncated_completions` so are completions that hit
     the token limit, after their rewards have counted in the statistics of their group. Metrics are added to the batch's.
 
+    Every rank calls this with the same batch, all rollouts of the step: the trainer gives each rank all groups, and the
+    learner adds up the forward passes over the ranks (`Learner.assess`). So means, deviations and whitening are those of
+    the whole step, and nothing here communicates.
+
     Raises:
         ValueError: the batch lacks what the algorithm needs.
     """
     for need in algorithm.needs:
-        _present(getattr(batch, _FIELDS[need]), need)
+        present(getattr(batch, _FIELDS[need]), need)
     batch = _penalised(replace(batch, mask_BT=batch.mask_BT & ~batch.rewards_B.isnan().unsqueeze(-1)), algorithm)
     estimate = Estimate(*algorithm.advantage(batch, algorithm))
     mask_BT, metrics = batch.mask_BT, {**batch.metrics, **estimate.metrics}
     if algorithm.mask_truncated_completions:
-        mask_BT = truncation_mask(mask_BT, _truncated(batch))
+        mask_BT = truncation_mask(mask_BT, truncated(batch))
     if batch.values_BT is not None and estimate.returns_BT is not None:
         metrics |= explained_variance(batch.values_BT, estimate.returns_BT, mask_BT)
+    returns_BT = None if estimate.returns_BT is None else estimate.returns_BT.float()
     return replace(
-        batch, advantages=estimate.advantages, returns_BT=estimate.returns_BT, mask_BT=mask_BT, metrics=metrics
+        batch, advantages=estimate.advantages.float(), returns_BT=returns_BT, mask_BT=mask_BT, metrics=metrics
     )
 
 
 _FIELDS = {"prox": "prox_BT", "ref": "ref_BT", "values": "values_BT", "greedy": "greedy_B"}
-
-
-def _truncated(batch: Batch) -> Tensor:
-    cut = [rollout.finish_reason == "length" for rollout in batch.rollouts]
-    return torch.tensor(cut, dtype=torch.bool, device=batch.mask_BT.device)
 
 
 def _penalised(batch: Batch, a: Algorithm) -> Batch:
@@ -66,8 +66,8 @@ def _penalised(batch: Batch, a: Algorithm) -> Batch:
         batch = replace(batch, rewards_B=batch.rewards_B + penalty_B)
         metrics["reward/overlong_penalty"] = (float(penalty_B.sum()), float(len(batch)))
     if a.penalises_kl:
-        prox_BT = batch.behav_BT if a.proximal == "sampler" else _present(batch.prox_BT, "prox")
-        kl_BT = k1(prox_BT.detach(), _present(batch.ref_BT, "ref"), batch.mask_BT)
+        prox_BT = batch.behav_BT if a.proximal == "sampler" else present(batch.prox_BT, "prox")
+        kl_BT = k1(prox_BT.detach(), present(batch.ref_BT, "ref"), batch.mask_BT)
         batch = replace(batch, kl_BT=a.beta * kl_BT)
         metrics["reward/kl_ref"] = (float(kl_BT.sum()), float(batch.mask_BT.sum()))
     return replace(batch, metrics=metrics)
@@ -108,7 +108,7 @@ def objective(
     _check(logp_BT, batch, algorithm)
     mask_BT, mode, norm_const = batch.mask_BT, algorithm.loss_aggregation, algorithm.max_completion_length
     prox_BT = _proximal(logp_BT, batch, algorithm)
-    advantages = _present(batch.advantages, "advantages")
+    advantages = present(batch.advantages, "advantages")
     l_BT, metrics = algorithm.loss(logp_BT, prox_BT, advantages, mask_BT, algorithm)
     # Against the sampler as proximal policy nothing is left to correct: what is measured is the live policy's distance.
     towards_BT = logp_BT if algorithm.proximal == "sampler" else prox_BT
@@ -117,17 +117,17 @@ def objective(
     )
     l_BT = weights_BT * l_BT
     if algorithm.beta and algorithm.kl_placement == "loss":
-        kl_BT = loss_estimator(algorithm.kl)(logp_BT, _present(batch.ref_BT, "ref"), mask_BT, prox_BT)
+        kl_BT = loss_estimator(algorithm.kl)(logp_BT, present(batch.ref_BT, "ref"), mask_BT, prox_BT)
         l_BT = l_BT + algorithm.beta * kl_BT
         metrics["policy/kl_ref"] = totals(kl_BT.detach(), mask_BT, mode, norm_const=norm_const)
     if entropy_BT is not None:
         metrics["policy/entropy"] = masked_mean(entropy_BT, mask_BT)
     if algorithm.entropy_coef:
-        l_BT = l_BT - algorithm.entropy_coef * torch.where(mask_BT, _present(entropy_BT, "entropies"), 0.0)
+        l_BT = l_BT - algorithm.entropy_coef * torch.where(mask_BT, present(entropy_BT, "entropies"), 0.0)
     metrics["policy/loss"] = totals(l_BT.detach(), mask_BT, mode, norm_const=norm_const)
     loss = aggregate(l_BT, mask_BT, mode, denoms, norm_const=norm_const)
     if algorithm.nll_coef:
-        right_BT = mask_BT & _present(batch.correct_B, "verdicts").unsqueeze(-1)
+        right_BT = mask_BT & present(batch.correct_B, "verdicts").unsqueeze(-1)
         nll, metrics["policy/nll"] = negative_log_likelihood(logp_BT, right_BT, denoms)
         loss = loss + algorithm.nll_coef * nll
     return loss, {**metrics, **mismatch}
@@ -140,7 +140,7 @@ def value_objective(values_BT: Tensor, batch: Batch, algorithm: Algorithm, denom
         values_BT: float32, with gradient: the live critic's values at the completion tokens.
         batch: with `returns_BT`, and the values at the start of the phase as `values_BT`.
     """
-    returns_BT, old_BT = _present(batch.returns_BT, "returns"), _present(batch.values_BT, "values")
+    returns_BT, old_BT = present(batch.returns_BT, "returns"), present(batch.values_BT, "values")
     l_BT, metrics = value_loss(values_BT, old_BT, returns_BT, batch.mask_BT, clip=algorithm.value_clip)
     metrics["critic/loss"] = totals(l_BT.detach(), batch.mask_BT, "token_mean")
     return aggregate(l_BT, batch.mask_BT, "token_mean", denoms), metrics
@@ -157,13 +157,7 @@ def _check(logp_BT: Tensor, batch: Batch, algorithm: Algorithm) -> None:
     if logp_BT.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"log-probs are {logp_BT.dtype}, expected float32: ratios near 1 are lost below it")
     if "prox" in algorithm.needs:
-        _present(batch.prox_BT, "prox")
-
-
-def _present(tensor: Tensor | None, name: str) -> Tensor:
-    if tensor is None:
-        raise ValueError(f"the batch holds no {name}, and the algorithm needs them")
-    return tensor
+        present(batch.prox_BT, "prox")
 
 
 # -- rows that need no forward pass ----------------------------------------------------------------------------------------
@@ -176,7 +170,7 @@ def idle_rows(batch: Batch, algorithm: Algorithm) -> list[int]:
     """
     if batch.advantages is None or algorithm.entropy_coef or (algorithm.beta and algorithm.kl_placement == "loss"):
         return []
-    idle_B = (batch.advantages.reshape(len(batch), -1) == 0).all(-1)
+    idle_B = batch.advantages == 0 if batch.advantages.dim() == 1 else (batch.advantages == 0).all(-1)
     if algorithm.nll_coef and batch.correct_B is not None:
         idle_B = idle_B & ~batch.correct_B
     return [int(row) for row in idle_B.nonzero().flatten()]

@@ -77,6 +77,16 @@ def _counted_twice(s: Any, p: Preset) -> Problem:
     return None
 
 
+def _no_ratio(s: Any, p: Preset) -> Problem:
+    if p.one_update and s.proximal == "sampler":
+        return (
+            f"proximal = sampler is what ratios are taken against, and algorithm = {p.name} has none: it takes its batch as "
+            "drawn from the policy it trains",
+            "set --proximal learner",
+        )
+    return None
+
+
 def _kl(s: Any, p: Preset) -> Problem:
     if s.kl_placement == "loss" and s.kl_estimator == "k1":
         return (
@@ -129,6 +139,6 @@ def _without_meaning(s: Any, p: Preset) -> Problem:
 
 
 CHECKS: tuple[Callable[[Any, Preset], Problem], ...] = (
-    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _kl, _group_of_one, _several_rewards,
+    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _no_ratio, _kl, _group_of_one, _several_rewards,
     _without_meaning,
 )  # fmt: skip
