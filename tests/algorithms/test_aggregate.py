@@ -5,56 +5,11 @@ import torch
 
 from postrl.algorithms.aggregate import MODES, Denoms, aggregate, count, totals
 
-from .cases import CASES, both_precisions, close
-
-
-def splits() -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
-    """The golden case's token losses and masks: two ranks of two micro-batches, the last one empty."""
-    inputs = CASES["aggregation_invariance"]["inputs"]
-    losses = [[torch.tensor(micro, dtype=torch.float64) for micro in rank] for rank in inputs["loss_mat"]]
-    masks = [[torch.tensor(micro, dtype=torch.bool) for micro in rank] for rank in inputs["mask"]]
-    return losses, masks
-
-
-def denoms_of(masks: list[list[torch.Tensor]]) -> Denoms:
-    counts = [count(mask) for rank in masks for mask in rank]
-    return Denoms(sum(n for n, _ in counts), sum(n for _, n in counts), dp_size=len(masks))
+from .cases import both_precisions, close
 
 
 def test_counts_tokens_and_sequences_that_have_one():
     assert count(torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 0]], dtype=torch.bool)) == (3, 2)
-
-
-def test_global_counts_of_the_golden_case():
-    expected, (_, masks) = CASES["aggregation_invariance"]["expected"], splits()
-    denoms = denoms_of(masks)
-    assert (denoms.n_tokens, denoms.n_seqs) == (expected["global_tokens"], expected["global_nonempty_seqs"])
-
-
-@pytest.mark.parametrize("mode", ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum_norm"])
-def test_sum_over_micro_batches_and_mean_over_ranks_is_the_global_value(mode: str):
-    case, (losses, masks) = CASES["aggregation_invariance"], splits()
-    denoms, norm_const = denoms_of(masks), case["config"]["norm_const"]
-    ranks = [
-        sum(
-            aggregate(losses_BT, mask_BT, mode, denoms, norm_const=norm_const)
-            for losses_BT, mask_BT in zip(*rank, strict=True)
-        )
-        for rank in zip(losses, masks, strict=True)
-    ]
-    close(sum(ranks) / len(ranks), case["expected"][mode], torch.float64)
-
-
-def test_micro_batch_losses_of_the_golden_case():
-    losses, masks = splits()
-    micro = [
-        [
-            float(aggregate(losses_BT, mask_BT, "token_mean", denoms_of(masks)))
-            for losses_BT, mask_BT in zip(*rank, strict=True)
-        ]
-        for rank in zip(losses, masks, strict=True)
-    ]
-    close(micro, CASES["aggregation_invariance"]["expected"]["micro_losses_token_mean"], torch.float64)
 
 
 @pytest.mark.parametrize(

@@ -5,58 +5,15 @@ import math
 import pytest
 import torch
 
-from postrl.algorithms.aggregate import Denoms, aggregate, count
-from postrl.algorithms.losses import ppo_clip
+from postrl.algorithms.aggregate import Denoms
+from postrl.algorithms.losses import cispo, gspo, negative_log_likelihood, ppo_clip, reinforce, sapo
 from postrl.algorithms.reduce import finish
-
-from .cases import CASES, both_precisions, close, matrix
 
 EPS = {"epsilon_low": 0.2, "epsilon_high": 0.2}
 
 
 def ones(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.bool)
-
-
-@pytest.mark.parametrize(
-    "case_id", ["ppo_clip_token_mean", "ppo_clip_unclipped_side", "dual_clip", "extreme_log_ratio"]
-)
-@both_precisions
-def test_golden(case_id: str, dtype: torch.dtype):
-    case = CASES[case_id]
-    inputs, config, expected = case["inputs"], case["config"], case["expected"]
-    logp = matrix(inputs["logp"], dtype, grad=True)
-    mask = torch.tensor(inputs["mask"], dtype=torch.bool)
-    l_BT, metrics = ppo_clip(
-        logp,
-        matrix(inputs["old_logp"], dtype),
-        matrix(inputs["advantages"], dtype),
-        mask,
-        epsilon_low=config["eps_low"],
-        epsilon_high=config["eps_high"],
-        dual_clip=config.get("dual_clip_c"),
-    )
-    loss = aggregate(l_BT, mask, config["agg"], Denoms(*count(mask)))
-    loss.backward()
-    close(l_BT.detach(), expected["per_token_loss"], dtype)
-    close(loss.detach(), expected["loss"], dtype)
-    close(logp.grad, expected["grad_logp"], dtype)
-    if "clip_fraction" in expected:
-        assert finish(metrics)["policy/clip_frac"] == pytest.approx(expected["clip_fraction"])
-
-
-def test_upper_and_lower_bounds_are_separate():
-    """The DAPO golden case: 1 - 0.2 below, 1 + 0.28 above."""
-    case = CASES["dapo_clip_higher_token_loss"]
-    mask = torch.tensor(case["inputs"]["mask"], dtype=torch.bool)
-    logp = matrix(case["inputs"]["logp"], torch.float64, grad=True)
-    advantages = matrix(case["inputs"]["advantages"], torch.float64)
-    old = matrix(case["inputs"]["old_logp"], torch.float64)
-    l_BT, _ = ppo_clip(logp, old, advantages, mask, epsilon_low=0.2, epsilon_high=0.28)
-    loss = aggregate(l_BT, mask, "token_mean", Denoms(*count(mask)))
-    loss.backward()
-    close(loss.detach(), case["expected"]["loss"], torch.float64)
-    close(logp.grad, case["expected"]["grad_logp"], torch.float64)
 
 
 def test_without_prox_the_ratio_is_one_and_the_gradient_is_minus_the_advantage():
@@ -120,3 +77,77 @@ def test_advantages_per_token_may_hold_anything_where_masked(poison: float):
     l_BT, _ = ppo_clip(logp, prox, torch.tensor([[1.0, poison]]), mask, **EPS, dual_clip=3.0)
     l_BT.sum().backward()
     assert l_BT[0, 1] == 0 and logp.grad[0, 1] == 0 and torch.isfinite(logp.grad).all()
+
+
+# -- the other losses --------------------------------------------------------------------------------------------------
+
+
+def ratios(*values: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(live, proximal) log-probs of one completion with these ratios."""
+    prox = torch.full((1, len(values)), 0.1, dtype=torch.float64).log()
+    return (prox + torch.tensor([values], dtype=torch.float64).log()).requires_grad_(), prox
+
+
+def test_gspo_clips_completions_as_a_whole():
+    """Ratios 1.5 and 1 / 1.5: the completion's is 1, and nothing is clipped, which for PPO both would be."""
+    logp, prox = ratios(1.5, 1 / 1.5)
+    l_BT, metrics = gspo(logp, prox, torch.tensor([1.0]), ones(1, 2), **EPS)
+    l_BT.sum().backward()
+    torch.testing.assert_close(logp.grad, torch.tensor([[-1.0, -1.0]]).double())
+    assert finish(metrics)["policy/clip_frac"] == 0
+    logp, prox = ratios(1.5, 1.0)
+    l_BT, metrics = gspo(logp, prox, torch.tensor([1.0]), ones(1, 2), **EPS)
+    l_BT.sum().backward()
+    assert not logp.grad.any()
+    values = finish(metrics)
+    assert (values["policy/clip_frac"], values["policy/clip_high"], values["policy/clip_low"]) == (1.0, 1.0, 0.0)
+
+
+def test_masked_tokens_do_not_enter_the_ratio_of_a_completion():
+    logp, prox = ratios(1.5, 7.0)
+    l_BT, _ = gspo(logp, prox, torch.tensor([-1.0]), torch.tensor([[1, 0]]).bool(), **EPS)
+    torch.testing.assert_close(l_BT.detach(), torch.tensor([[1.5, 0.0]]).double())
+
+
+def test_cispo_holds_weights_at_both_caps_and_lets_every_gradient_through():
+    """Ratios 0.1, 1, 9 with caps 0.5 and 4: gradients -w A, whatever the sign of A."""
+    for a in (1.0, -2.0):
+        logp, prox = ratios(0.1, 1.0, 9.0)
+        l_BT, metrics = cispo(logp, prox, torch.tensor([a]), ones(1, 3), cap_low=0.5, cap_high=4.0)
+        l_BT.sum().backward()
+        torch.testing.assert_close(logp.grad, -a * torch.tensor([[0.5, 1.0, 4.0]]).double())
+        values = finish(metrics)
+        assert [values[f"policy/clip_{side}"] for side in ("low", "high", "frac")] == pytest.approx(
+            [1 / 3, 1 / 3, 2 / 3]
+        )
+
+
+def test_the_gate_of_sapo_closes_on_both_sides_and_sooner_for_bad_tokens():
+    def gradient(r: float, a: float) -> float:
+        logp, prox = ratios(r)
+        sapo(logp, prox, torch.tensor([a]), ones(1, 1), temperature_pos=1.0, temperature_neg=1.05)[0].sum().backward()
+        return float(logp.grad)
+
+    for a in (1.0, -1.0):
+        kept = [abs(gradient(r, a)) / r for r in (0.1, 0.5, 1.0, 2.0, 6.0)]
+        assert kept[0] < kept[1] < kept[2] == pytest.approx(1) and kept[2] > kept[3] > kept[4] > 0
+    assert abs(gradient(4.0, -1.0)) < abs(gradient(4.0, 1.0))
+
+
+def test_reinforce_has_minus_the_advantage_as_value_and_as_gradient():
+    logp = torch.tensor([[-0.5, -7.0]], requires_grad=True)
+    l_BT, metrics = reinforce(logp, torch.tensor([3.0]), ones(1, 2))
+    l_BT.sum().backward()
+    assert l_BT.tolist() == [[-3.0, -3.0]] and logp.grad.tolist() == [[-3.0, -3.0]] and metrics == {}
+
+
+def test_imitation_averages_over_the_tokens_of_right_completions_and_is_a_connected_zero_without_any():
+    logp = torch.tensor([[-1.0, -2.0], [-3.0, torch.nan]], requires_grad=True)
+    right = torch.tensor([[1, 1], [0, 0]]).bool()
+    loss, (total, number) = negative_log_likelihood(logp, right, Denoms(3, 2, dp_size=2, n_correct_tokens=4))
+    loss.backward()
+    assert loss.item() == 3 * 2 / 4 and (float(total), int(number)) == (3.0, 2)
+    assert logp.grad.tolist() == [[-0.5, -0.5], [0.0, 0.0]]
+    none, _ = negative_log_likelihood(logp, torch.zeros(2, 2, dtype=torch.bool), Denoms(3, 2))
+    none.backward()
+    assert none.item() == 0
