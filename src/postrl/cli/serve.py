@@ -1,4 +1,4 @@
-"""`postrl serve`: a vLLM server as a run needs it, for runs that attach with --vllm-server-url."""
+"""`postrl serve`: a vLLM server as a run needs it: of the policy, for runs that attach to it, or of a reward model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from postrl.cli.options import SettingsCommand, settings_command
-from postrl.config import RUN, GRPOConfig
+from postrl.config import REWARD, RUN, GRPOConfig
 from postrl.connections import TOKEN
 from postrl.errors import UsageError
+
+if TYPE_CHECKING:
+    from postrl.launch.pool import Command
 
 HELP = """Run a vLLM server that `postrl grpo --vllm-server-url` can use. Takes the settings of that run.
 
@@ -21,41 +24,31 @@ HELP = """Run a vLLM server that `postrl grpo --vllm-server-url` can use. Takes 
   export POSTRL_SERVER_TOKEN=...      # the same for server and run; without it anyone on this host may replace weights
   postrl serve --model smollm2-135m --output-dir runs/mine --vllm-arg port=8000
   postrl grpo  --model smollm2-135m --output-dir runs/mine --dataset arithmetic --vllm-server-url http://127.0.0.1:8000
+
+With --reward-model it serves that model instead, for the reward reward_model:
+
+\b
+  postrl serve --reward-model org/reward-model --vllm-arg port=8100
+  postrl grpo  --reward reward_model:org/reward-model --reward-arg reward_model.url=http://127.0.0.1:8100 ...
 """
 
 _PRINT: Any = typer.Option("--print", rich_help_panel=RUN, help="Print the command and its environment, and stop.")
+_REWARD_MODEL: Any = typer.Option(
+    "--reward-model", metavar="TEXT", rich_help_panel=REWARD, help="Serve this reward model: its id or folder."
+)
 
 
 def add_to(app: typer.Typer) -> None:
     command = app.command(
         name="serve", cls=SettingsCommand, help=HELP, short_help="Run a vLLM server for runs to attach to."
     )
-    command(settings_command(GRPOConfig, run, only_show=_PRINT))
+    further = {"reward_model": (Annotated[str, _REWARD_MODEL], "")}
+    command(settings_command(GRPOConfig, run, only_show=_PRINT, further=further))
 
 
-def run(config: GRPOConfig, only_print: bool) -> int:
+def run(config: GRPOConfig, only_print: bool, reward_model: str = "") -> int:
     """Replace this process by the server, or print what would run."""
-    if not config.model or not config.output_dir:
-        raise UsageError(
-            "a server needs the model and the folder of the run that will use it",
-            hint="give --model and --output-dir as for `postrl grpo`: weights come through that folder",
-        )
-    from postrl.launch.adapters import adapter_plan
-    from postrl.launch.model import local_model
-    from postrl.launch.placement import place, visible_gpus
-    from postrl.launch.vllm import named_port, server_command
-
-    devices = place(visible_gpus(), engine="vllm", tensor_parallel_size=config.tensor_parallel_size).server_devices[0]
-    model = local_model(config)
-    argv, env = server_command(
-        config,
-        model=model,
-        port=named_port(config) or 8000,
-        devices=devices,
-        token=os.environ.get(TOKEN, ""),
-        weights_dir=Path(config.output_dir) / "weights",
-        adapters=adapter_plan(config, model, cpu=not devices),
-    )
+    argv, env = _reward_server(config, reward_model) if reward_model else _sampler(config)
     if only_print:
         shown = {name: value for name, value in env.items() if value is not None and name != TOKEN}
         assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]
@@ -67,3 +60,46 @@ def run(config: GRPOConfig, only_print: bool) -> int:
     if not kept.get(TOKEN):
         kept.pop(TOKEN, None)
     os.execvpe(argv[0], argv, kept)
+
+
+def _sampler(config: GRPOConfig) -> Command:
+    """A server of the policy."""
+    if not config.model or not config.output_dir:
+        raise UsageError(
+            "a server needs the model and the folder of the run that will use it",
+            hint="give --model and --output-dir as for `postrl grpo`: weights come through that folder; or --reward-model",
+        )
+    from postrl.launch.adapters import adapter_plan
+    from postrl.launch.model import local_model
+    from postrl.launch.vllm import named_port, server_command
+
+    devices = _devices(config)
+    model = local_model(config)
+    return server_command(
+        config,
+        model=model,
+        port=named_port(config) or 8000,
+        devices=devices,
+        token=os.environ.get(TOKEN, ""),
+        weights_dir=Path(config.output_dir) / "weights",
+        adapters=adapter_plan(config, model, cpu=not devices),
+    )
+
+
+def _reward_server(config: GRPOConfig, model: str) -> Command:
+    if config.model:
+        raise UsageError(
+            f"--model {config.model} and --reward-model {model} are two servers", hint="start one with each of them"
+        )
+    from postrl.launch.vllm import named_port, reward_server_command
+
+    port = named_port(config) or 8000
+    return reward_server_command(
+        config, model=model, port=port, devices=_devices(config), token=os.environ.get(TOKEN, "")
+    )
+
+
+def _devices(config: GRPOConfig) -> list[int]:
+    from postrl.launch.placement import place, visible_gpus
+
+    return place(visible_gpus(), engine="vllm", tensor_parallel_size=config.tensor_parallel_size).server_devices[0]

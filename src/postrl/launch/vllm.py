@@ -31,6 +31,7 @@ __all__ = [
     "SERVED_MODEL_NAME",
     "ServerPool",
     "max_model_len",
+    "reward_server_command",
     "server_command",
     "server_dtype",
     "vllm_distribution",
@@ -180,6 +181,35 @@ def server_command(
         {RUNTIME_ADAPTERS: "True"} if adapters.rank else {}
     )
     return [*_program(model), *given, *adapter_flags(config, adapters), *_user_flags(config)], env
+
+
+def reward_server_command(config: GRPOConfig, *, model: str, port: int, devices: list[int], token: str) -> Command:
+    """Argv and environment changes of the vLLM server of a reward model, which answers /classify.
+
+    Args:
+        config: dtype, --max-model-len, --gpu-memory-utilization, --trust-remote-code and --vllm-arg count.
+        model, port, devices, token: as for `server_command`.
+
+    Raises:
+        UsageError: a --vllm-arg that cannot be, or vLLM is not installed.
+    """
+    flags: dict[str, object] = {
+        "host": LOOPBACK,
+        "port": port,
+        "runner": "pooling",
+        "dtype": server_dtype(config, not devices),
+        "tensor-parallel-size": max(1, len(devices)),
+        "middleware": "postrl.weights.vllm_auth.RequireToken",
+        "disable-access-log-for-endpoints": "/health,/metrics",
+    }
+    if config.max_model_len:
+        flags["max-model-len"] = config.max_model_len
+    if devices:
+        flags["gpu-memory-utilization"] = config.gpu_memory_utilization
+    if config.trust_remote_code:
+        flags["trust-remote-code"] = True
+    env = _environment(model, devices, (), token, None) | {"VLLM_SERVER_DEV_MODE": None}  # nothing to push to it
+    return [*_program(model), *(_flag(key, value) for key, value in flags.items()), *_user_flags(config)], env
 
 
 def adapter_flags(config: GRPOConfig, adapters: AdapterPlan) -> list[str]:

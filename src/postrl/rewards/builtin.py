@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Columns = dict[str, Any]
+Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,16 @@ class Builtin:
     seconds: float = 0.0
     """What it lets one completion take: it limits itself. A call may take `reward_timeout`, or this for each of its
     completions where that is more."""
-    workers: int = 1
-    """Processes it has."""
+    workers: int | Callable[[Options], int] = 1
+    """Processes it has; a function of its options where they decide."""
     scorable: Callable[[Columns], bool] | None = None
     """Whether it can score completions of a row with these columns. None: it shapes, and needs nothing of the row."""
+    short: str = ""
+    """The option that NAME:VALUE gives."""
+
+    def processes(self, options: Options) -> int:
+        """How many it has with these options."""
+        return self.workers if isinstance(self.workers, int) else self.workers(options)
 
 
 def _by_arithmetic(columns: Columns) -> bool:
@@ -48,7 +55,17 @@ def _by_code(columns: Columns) -> bool:
     return scorable(columns)
 
 
-def _cores() -> int:
+def _any_row(columns: Columns) -> bool:
+    return True
+
+
+def judge_processes(options: Options) -> int:
+    """Processes that ask a judge at the same time, each about one group; no more than requests are allowed at once."""
+    allowed = options.get("concurrency", 32)
+    return min(4, max(1, allowed)) if isinstance(allowed, int) else 1
+
+
+def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -58,10 +75,14 @@ BUILTINS = {
     "math": Builtin(
         "postrl.rewards.math:math_reward",
         seconds=5.0,
-        workers=min(8, max(1, _cores() // 2)),
+        workers=min(8, max(1, cores() // 2)),
         scorable=_by_math,
     ),
     "code": Builtin("postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code),  # runs samples in parallel
+    "reward_model": Builtin(  # seconds: a long text on a slow CPU
+        "postrl.rewards.reward_model:model_reward", seconds=60.0, scorable=_any_row, short="model"
+    ),
+    "judge": Builtin("postrl.rewards.judge:judge_reward", seconds=180.0, workers=judge_processes, scorable=_any_row),
     "format": Builtin("postrl.rewards.shaping:format_reward"),
     "soft_overlong": Builtin("postrl.rewards.shaping:soft_overlong_punishment"),
     "cosine": Builtin(  # math is what its verifier is by default, 30 s what one may take

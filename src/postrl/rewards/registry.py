@@ -1,6 +1,6 @@
 """From what the user wrote to a reward function: names, files, modules and Python callables.
 
-    resolve("math")  resolve("rewards.py:brevity")  resolve("pkg.rewards:brevity")  resolve(lambda completions: ...)
+    resolve("math")  resolve("reward_model:org/model")  resolve("rewards.py:brevity")  resolve("pkg.rewards:brevity")  resolve(lambda completions: ...)
     with_options(specs, ["soft_overlong.cache=64"])
 
 `resolve` runs in the launcher: it finds every mistake that can be found without running the user's code. `load` runs
@@ -64,7 +64,7 @@ def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
     """Find a reward function without running its code.
 
     Args:
-        spec: a built-in name, `file.py:function`, `package.module:function`, or a callable (function, lambda, closure,
+        spec: a built-in name, `reward_model:MODEL`, `file.py:function`, `package.module:function`, or a callable (function, lambda, closure,
             partial, callable object).
 
     Raises:
@@ -76,6 +76,9 @@ def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
         return _from_callable(spec)
     if not isinstance(spec, str):
         raise UsageError(f"a reward is a {type(spec).__name__}: {spec!r}", hint=f"{FORMS}, or a Python function")
+    name, _, value = spec.partition(":")
+    if value and name in BUILTINS and BUILTINS[name].short:
+        return RewardSpec(name, "builtin", name, options={BUILTINS[name].short: value})
     place, colon, function = spec.rpartition(":")
     if colon and place and function:
         is_file = place.endswith(".py") or os.sep in place
@@ -166,6 +169,10 @@ def _from_name(name: str) -> RewardSpec:
         return RewardSpec(name, "builtin", name)
     if name.endswith(".py"):
         raise UsageError(f"reward {name} names a file and no function", hint=f"write it as {name}:function")
+    if "/" in name:  # what TRL takes for the id or the folder of a reward model
+        raise UsageError(
+            f"there is no built-in reward {name!r}", hint=f"a reward model is written as reward_model:{name}"
+        )
     close = get_close_matches(name, BUILTINS, n=1, cutoff=0.0)[0]
     raise UsageError(f"there is no built-in reward {name!r}", hint=f"did you mean {close}? {FORMS}")
 
@@ -201,7 +208,7 @@ def _from_callable(function: Callable[..., Any]) -> RewardSpec:
     if hasattr(function, "forward") and hasattr(function, "save_pretrained"):
         raise UsageError(
             f"reward {name} is a model, and models are not reward functions here",
-            hint="wrap it: a function that loads the model once and returns a list of floats",
+            hint="save it and give reward_model:FOLDER; or a function that loads it once and returns a list of floats",
         )
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     origin = code.co_filename if code is not None else ""

@@ -108,7 +108,7 @@ class RewardRunner:
             pool = RewardPool(
                 spec,
                 name,
-                workers=row.workers if row else workers,
+                workers=row.processes(spec.options) if row else workers,
                 timeout=partial(_call_limit, timeout, row.seconds if row else 0.0),
                 settings=settings or {},
                 load_timeout=load_timeout,
