@@ -4,6 +4,8 @@
     export JUDGE_MODEL=a-model
     export JUDGE_API_KEY=...                           # sent as a bearer token; not needed for a server of your own
 
+The built-in reward `judge` needs no code: a rubric from a file, over the same endpoints. This one is yours to change.
+
 A grade that cannot be had (timeout, overload, a reply without a grade) is None: that completion is left out of its
 group. A setting that is missing or refused (no URL, a wrong key, an unknown model) is an error, and stops the run.
 """
