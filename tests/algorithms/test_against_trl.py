@@ -19,6 +19,8 @@ place of those of its model, and `_generate_and_score_completions`, with stored 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ STORED: dict[str, Any] = {"is_correction": "none", "minibatches": 2, "max_comple
 """Both are given the old policy's log-probs, and no sampler's."""
 
 
-def stored_batch(algorithm: Algorithm) -> tuple[Tensor, Batch]:
+def stored_batch(algorithm: Algorithm, **tensors: Tensor) -> tuple[Tensor, Batch]:
     """(live log-probs, batch with postrl's advantages): ratios of 1 give or take a third."""
     g = torch.Generator().manual_seed(16)
     logp = -3 * torch.rand(B, T, generator=g)
@@ -57,7 +59,7 @@ def stored_batch(algorithm: Algorithm) -> tuple[Tensor, Batch]:
         mask.int().tolist(), rewards_B=torch.tensor(REWARDS, dtype=torch.float64), prox_BT=old, ref_BT=ref,
         group_B=torch.tensor([0] * 4 + [1] * 4), rollouts=[rollout(n) for n in LENGTHS],
     )  # fmt: skip
-    return logp, with_advantages(batch, algorithm)
+    return logp, with_advantages(replace(batch, **tensors), algorithm)
 
 
 def ours(logp: Tensor, batch: Batch, algorithm: Algorithm) -> tuple[Tensor, Tensor]:
@@ -68,6 +70,10 @@ def ours(logp: Tensor, batch: Batch, algorithm: Algorithm) -> tuple[Tensor, Tens
     return loss.detach(), leaf.grad
 
 
+def _stored(values: list[float], completions: list[str], **_: Any) -> list[float]:
+    return values
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model_dir(tmp_path_factory.mktemp("trl") / "tiny")
@@ -75,16 +81,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trainer(folder: Path, tmp_path: Path) -> Any:
-    """make(**settings of trl.GRPOConfig) -> trl.GRPOTrainer of a tiny random model on the CPU, in training mode."""
+    """make(scores of each reward function, **settings of trl.GRPOConfig) -> trl.GRPOTrainer of a tiny random model on the CPU, in training mode."""
     from datasets import Dataset
 
-    def make(**settings: Any) -> Any:
+    def make(scores: tuple[list[float], ...] = (REWARDS,), **settings: Any) -> Any:
         args = trl.GRPOConfig(
             output_dir=str(tmp_path), per_device_train_batch_size=B, num_generations=4, max_completion_length=LIMIT,
             use_cpu=True, bf16=False, report_to=[], disable_tqdm=True, gradient_checkpointing=False, **settings,
         )  # fmt: skip
         made = trl.GRPOTrainer(
-            model=str(folder), reward_funcs=lambda completions, **_: REWARDS, args=args,
+            model=str(folder), reward_funcs=[partial(_stored, values) for values in scores], args=args,
             train_dataset=Dataset.from_dict({"prompt": ["1+1="] * B}), processing_class=tiny_tokenizer(),
         )  # fmt: skip
         made.model.train()
@@ -229,3 +235,13 @@ def test_advantages_differ_by_what_is_added_to_the_standard_deviation(trainer, s
     std = values.view(2, 4).std(-1).repeat_interleave(4) if scale == "group" else values.std()
     factor = 1.0 if scale == "none" else (std + 1e-6) / (std + 1e-4)
     torch.testing.assert_close(advantages_of(trainer(scale_rewards=scale)), factor * batch.advantages)
+
+
+def test_several_rewards_normalised_one_by_one_differ_by_the_same(trainer):
+    """Both divide by the batch's deviation of the sum, which hides most of the first division's difference."""
+    second = [0.2, 0.9, 0.2, 0.4, 30.0, 10.0, 20.0, 70.0]
+    parts = torch.tensor([REWARDS, second], dtype=torch.float64).T
+    algorithm = resolve("grpo", **STORED, multi_objective_aggregation="normalize_then_sum", reward_weights=(1.0, 0.5))
+    _, batch = stored_batch(algorithm, rewards_B=parts @ torch.tensor([1.0, 0.5]).double(), parts_BF=parts)
+    made = trainer((REWARDS, second), multi_objective_aggregation="normalize_then_sum", reward_weights=[1.0, 0.5])
+    torch.testing.assert_close(advantages_of(made), batch.advantages, rtol=1e-3, atol=1e-4)

@@ -136,7 +136,7 @@ def remax(rewards_BT: Tensor, greedy_B: Tensor, group_B: Tensor, mask_BT: Tensor
     """
     known_B = ~greedy_B.isnan()
     advantages_BT = rewards_to_go(rewards_BT, mask_BT) - greedy_B.double().unsqueeze(-1)
-    n_groups, n_known = len(group_B.unique()), len(group_B[known_B].unique())
+    n_groups, n_known = len(set(group_B.tolist())), len(set(group_B[known_B].tolist()))
     return torch.where(mask_BT & known_B.unsqueeze(-1), advantages_BT, 0.0), {
         "group/too_small": (float(n_groups - n_known), float(n_groups))
     }
