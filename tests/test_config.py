@@ -87,8 +87,10 @@ def test_a_group_of_one_has_no_baseline():
     assert "num_generations is 1" in refused(num_generations=1)
 
 
-def test_a_group_of_one_is_fine_when_the_whole_batch_is_the_baseline():
-    assert GRPOConfig(num_generations=1, scale_rewards="batch").num_generations == 1
+def test_a_group_of_one_is_fine_where_the_batch_or_a_critic_is_the_baseline():
+    for algorithm in ("flash_reinforce", "reinforce_pp", "ppo"):
+        assert GRPOConfig(algorithm=algorithm, num_generations=1).num_generations == 1
+    assert "group of one has no baseline" in refused(num_generations=1, scale_rewards="batch")
 
 
 def test_minibatches_must_divide_the_batch_and_the_message_shows_the_arithmetic():
@@ -143,9 +145,23 @@ def test_an_option_of_a_reward_names_reward_key_and_value(arg):
     assert "NAME.KEY=VALUE" in refused(reward_arg=[arg])
 
 
-def test_epsilon_high_defaults_to_epsilon():
-    assert GRPOConfig(epsilon=0.3).epsilon_upper == 0.3
-    assert GRPOConfig(epsilon=0.3, epsilon_high=0.4).epsilon_upper == 0.4
+def test_an_algorithm_brings_its_own_defaults_and_what_is_given_wins():
+    assert GRPOConfig(algorithm="dapo").epsilon_high == 0.28
+    assert GRPOConfig(algorithm="dapo", epsilon_high=0.25).epsilon_high == 0.25
+    assert GRPOConfig().num_generations == 8 and GRPOConfig(algorithm="vapo").num_generations == 16
+
+
+def test_a_saved_configuration_is_read_back_as_it_was(tmp_path):
+    for algorithm in ("grpo", "dapo", "rloo", "vapo"):
+        saved = GRPOConfig(algorithm=algorithm, epsilon_high=0.3)
+        saved.save(tmp_path / "config.yaml")
+        assert GRPOConfig.from_yaml(tmp_path / "config.yaml") == saved
+
+
+def test_a_reference_that_follows_needs_a_reference_that_can_move():
+    assert "beta = 0 holds no reference" in refused(sync_ref_model=True)
+    assert "does not move" in refused(sync_ref_model=True, beta=0.1, lora_rank=8)
+    assert GRPOConfig(sync_ref_model=True, beta=0.1).ref_model_sync_steps == 512
 
 
 def test_a_dual_clip_lies_above_the_trust_region():

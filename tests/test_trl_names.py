@@ -315,7 +315,7 @@ def test_a_torch_dtype_is_read_as_its_name():
         ({"vllm_importance_sampling_mode": "token_mask"}, "is_correction"),
         ({"per_device_eval_batch_size": 8}, "set eval_prompts"),
         ({"hub_token": "secret"}, "HF_TOKEN"),
-        ({"sync_ref_model": True}, "initial policy"),
+        ({"sync_ref_model": True}, "beta"),
     ],
 )
 def test_what_cannot_be_converted_is_refused_with_our_setting_or_the_reason(trl, says):

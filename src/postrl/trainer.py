@@ -164,6 +164,8 @@ class GRPOTrainer:
         if (critic := s.learner.critic) is not None:
             report.critic = critic.update(batch, self._value_loss, denominators, accumulate)
         s.version += 1
+        if self.args.sync_ref_model and s.version % self.args.ref_model_sync_steps == 0:
+            s.learner.refresh_reference(self.args.ref_model_mixup_alpha)
         return report
 
     def _update_policy(self, batch: Batch) -> UpdateReport:

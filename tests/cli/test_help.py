@@ -15,6 +15,7 @@ import pytest
 
 from postrl import __version__
 from postrl.algorithms.presets import PRESETS, owned
+from postrl.cli.grpo import shown as shown_setting
 from postrl.cli.options import flag
 from postrl.cli.presets_page import presets_page
 from postrl.cli.settings_table import settings_table
@@ -42,9 +43,10 @@ def test_the_help_is_the_one_that_was_reviewed(postrl, args):
 
 
 def test_the_help_has_every_flag_whole_in_its_panel(postrl):
-    shown = postrl("grpo", "--help").stdout
-    panels = [shown.index(f"\n{panel}:\n") for panel in PANELS]
+    with_critic = postrl("ppo", "--help").stdout
+    panels = [with_critic.index(f"\n{panel}:\n") for panel in PANELS]
     assert panels == sorted(panels)
+    shown = with_critic + "".join(postrl(name, "--help").stdout for name in ("grpo", "gspo", "cispo", "sapo"))
     for f in fields(GRPOConfig):
         name = flag(f.name)
         assert any(f"  {start}{end}" in shown for start in (name, "--[no-]" + name[2:]) for end in (" ", "\n")), name
@@ -56,7 +58,7 @@ def test_no_line_of_the_help_is_wider_than_the_terminal(postrl):
 
 
 def test_without_a_command_the_help_is_shown(postrl):
-    assert "grpo     Train a language model with GRPO." in postrl().stderr + postrl().stdout
+    assert "grpo                   GRPO: Compare the completions of a prompt" in postrl().stderr + postrl().stdout
 
 
 def test_the_processes_of_a_run_are_no_commands_for_people(postrl):
@@ -110,8 +112,8 @@ def test_every_algorithm_is_a_command_that_shows_its_own_defaults(postrl, preset
     shown = " ".join(postrl(preset.name, "--help").stdout.split())
     assert " ".join(preset.formula.split()) in shown
     for name, value in preset.settings.items():
-        if not isinstance(value, bool):
-            assert f"{flag(name)} {value}" in shown and f"[default: {value}]" in shown
+        assert f" {shown_setting(name, value)} " in shown
+        assert isinstance(value, bool) or f"[default: {value}]" in shown
     for name in owned() - set(preset.reads) - preset.settings.keys():
         assert f" {flag(name)} " not in shown, f"{name} means nothing to {preset.name}"
 

@@ -32,3 +32,13 @@ def test_a_row_knows_whether_a_verifier_found_it_right():
     group.rollouts[3].statuses["other"], group.rollouts[3].rewards["other"] = "format_error", 0.0
     batch = make_batch([group], 0, torch.device("cpu"))
     assert batch.correct_B.tolist() == [True, False, False, False]
+
+
+def test_a_row_has_the_score_of_each_reward_function_in_their_order():
+    (group,) = make_groups(1, 3)
+    for rollout, rewards in zip(group.rollouts, ({"b": 1.0}, {"a": 0.5, "b": None}, {}), strict=True):
+        rollout.rewards = rewards
+    batch = make_batch([group], 0, torch.device("cpu"))
+    expected = [math.nan, 1.0, 0.5, math.nan, math.nan, math.nan]
+    assert batch.parts_BF.flatten().tolist() == pytest.approx(expected, nan_ok=True)
+    assert batch.rows([1]).parts_BF.shape == (1, 2)

@@ -89,6 +89,25 @@ def test_a_continued_critic_makes_the_same_steps_to_the_bit(tmp_path, options):
         assert {name: torch.equal(tensor, then[name]) for name, tensor in now.items()} == dict.fromkeys(then, True)
 
 
+def test_a_reference_that_follows_the_policy_is_continued_where_it_was(tmp_path):
+    def with_reference():
+        config = settings(beta=0.1, sync_ref_model=True)
+        return make_learner(tiny_model(), config, reference=tiny_model())
+
+    straight = with_reference()
+    update(straight, make_groups(seed=0))
+    straight.refresh_reference(0.6)
+    save_checkpoint(tmp_path, 1, straight, {}, keep=None)
+    resumed = with_reference()
+    load_checkpoint(tmp_path / "step_000001", resumed)
+    initial, moved = tiny_model().state_dict(), straight.policy.model.state_dict()
+    for name, tensor in resumed.reference.model.state_dict().items():
+        assert torch.equal(tensor, straight.reference.model.state_dict()[name])
+        torch.testing.assert_close(tensor, 0.4 * initial[name] + 0.6 * moved[name])
+    assert any(not torch.equal(initial[name], moved[name]) for name in initial)
+    assert not any(p.requires_grad for p in resumed.reference.parameters())
+
+
 def test_the_kernel_of_the_optimizer_is_that_of_the_machine_and_not_of_the_checkpoint(tmp_path):
     """GPUs take the fused one."""
     saving, resumed = learner(), learner()

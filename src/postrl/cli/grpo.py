@@ -23,7 +23,9 @@ To start with:
 The run's folder holds the model, metrics.jsonl and every completion with its rewards.
 """
 DIFFERS = """
-Otherwise than in `postrl grpo`: {settings}.
+\b
+Otherwise than in `postrl grpo`:
+{settings}
 """
 
 
@@ -39,7 +41,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _help(preset: Preset) -> str:
-    differs = ", ".join(f"{flag(name)} {value}" for name, value in preset.settings.items())
+    differs = "\n".join(f"  {shown(name, value)}" for name, value in preset.settings.items())
     return HELP.format(
         name=preset.name,
         title=preset.title,
@@ -49,6 +51,11 @@ def _help(preset: Preset) -> str:
         paper=f"({preset.paper})" if preset.paper else "",
         differs=DIFFERS.format(settings=differs) if differs else "",
     )
+
+
+def shown(name: str, value: object) -> str:
+    """A setting as it is written on the command line."""
+    return flag(name) if value is True else f"{flag(name)} {value}"
 
 
 def run(config: GRPOConfig, dry_run: bool) -> int:

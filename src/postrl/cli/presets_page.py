@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from postrl.algorithms.presets import PRESETS, Preset
+from postrl.cli.grpo import shown
 from postrl.cli.options import flag
 
 HEAD = """# Algorithms
@@ -29,7 +30,7 @@ def presets_page() -> str:
 
 
 def _section(preset: Preset) -> str:
-    settings = ", ".join(f"`{flag(name)} {value}`" for name, value in preset.settings.items())
+    settings = ", ".join(f"`{shown(name, value)}`" for name, value in preset.settings.items())
     reads = ", ".join(f"`{flag(name)}`" for name in preset.reads)
     lines = [
         ("What it computes", preset.formula),

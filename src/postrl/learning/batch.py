@@ -37,6 +37,17 @@ def make_batch(groups: Sequence[Group], version: int, device: torch.device) -> B
         mask_BT=mask.to(device),
         behav_BT=behav.to(device),
         version=version,
+        parts_BF=_parts([rollout for _, rollout in rows]).to(device),
         greedy_B=rewards(group.greedy for group, _ in rows),
         correct_B=torch.tensor([rollout.correct is True for _, rollout in rows], dtype=torch.bool, device=device),
     )
+
+
+def _parts(rollouts: Sequence[Rollout]) -> torch.Tensor:
+    """The scores of each reward function, float64 [B, F], in the order of the run's functions: rollouts hold theirs in it,
+    and those that the most of them scored tell it best."""
+    named = sorted((rollout.rewards for rollout in rollouts), key=len, reverse=True)
+    names = list(dict.fromkeys(name for rewards in named for name in rewards))
+    scores = [[rollout.rewards.get(name) for name in names] for rollout in rollouts]
+    found = [[math.nan if score is None else score for score in row] for row in scores]
+    return torch.tensor(found, dtype=torch.float64).reshape(len(rollouts), len(names))

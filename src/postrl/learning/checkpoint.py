@@ -25,7 +25,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 
 from postrl.errors import PostrlError
 from postrl.learning.learner import Learner
@@ -102,6 +108,8 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
         ) from error
     for name, part in _parts(learner).items():
         _set_part(part, loaded[name] if name else loaded)
+    if learner.reference is not None and "reference" in loaded:
+        set_model_state_dict(learner.reference, loaded["reference"])
     _set_random_state(random_state)
     return state
 
@@ -159,6 +167,10 @@ def _learner_state(learner: Learner) -> dict[str, Any]:
     state: dict[str, Any] = {f"random_{learner.ranks.rank}": _random_state()}
     for name, part in _parts(learner).items():
         state.update({name: _part_state(part)} if name else _part_state(part))
+    if (
+        learner.reference is not None and learner.config.sync_ref_model
+    ):  # else it is the initial policy, which is at hand
+        state["reference"] = get_model_state_dict(learner.reference)
     return state
 
 

@@ -91,6 +91,13 @@ class Learner(Optimizing[Policy]):
         logps_N, entropy_N = policy(ids, select, targets, self.config.temperature, prefix=prefix, **options)
         return scatter(logps_N, place), scatter(entropy_N, place)
 
+    @torch.no_grad()
+    def refresh_reference(self, share: float) -> None:
+        """Move the reference towards the policy: `share * policy + (1 - share) * reference` (TR-DPO, arXiv:2404.09656)."""
+        assert self.reference is not None, "checked with the settings"
+        for theirs, ours in zip(self.reference.parameters(), self.policy.parameters(), strict=True):
+            theirs.mul_(1 - share).add_(ours.detach().to(theirs.dtype), alpha=share)
+
     def score(self, pairs: Sequence[tuple[Sequence[int], int]]) -> list[list[float]]:
         """Log-probs at temperature 1 of token_ids[start:] for each pair, on every rank (a collective)."""
         rollouts = [_as_rollout(token_ids, start) for token_ids, start in pairs]
