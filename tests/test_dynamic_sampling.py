@@ -167,7 +167,7 @@ def parts(run: dict[str, Any]) -> tuple[TimedSampler, TimedRewards]:
 
 def simulate(run: dict[str, Any]):
     async def main():
-        async with asyncio.timeout(10**8):  # a wait for ever fails instead
+        async with asyncio.timeout(10**6):  # a wait for ever fails instead
             made = worker(*parts(run), number=PROMPTS, **options(run))
             return made, await train(made, STEPS, lambda step: rng(run["seed"], step).random() * run["training"])
 
@@ -258,7 +258,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_loses_no_prompt_and_trains_none_tw
     async def second(state, finished):
         made = worker(*parts(run), number=PROMPTS, **options(run))
         made.load_state(state, finished)
-        return await train(made, STEPS - stop, lambda step: rng(run["seed"], step).random() * 40, first=stop), made
+        async with asyncio.timeout(10**6):
+            return await train(made, STEPS - stop, lambda step: rng(run["seed"], step).random() * 40, first=stop), made
 
     before, state, finished = virtual_time.run(first())
     after, made = virtual_time.run(second(state, finished))

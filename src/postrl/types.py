@@ -218,7 +218,7 @@ class Batch:
             by_token = name.endswith("_BT") or (name == "advantages" and x.dim() == 2)
             return x[indices, :width] if by_token else x[indices]
 
-        tensors = {name: take(name, x) for name in TENSORS if (x := getattr(self, name)) is not None}
+        tensors: dict[str, Any] = {name: take(name, x) for name in TENSORS if (x := getattr(self, name)) is not None}
         return replace(self, rollouts=[self.rollouts[i] for i in indices], metrics={}, **tensors)
 
 
