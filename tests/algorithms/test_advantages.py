@@ -97,6 +97,12 @@ def test_without_two_scored_completions_there_is_no_baseline(estimate):
     assert pairs == {"group/zero_std_frac": (1.0, 1.0), "group/too_small": (1.0, 2.0)}
 
 
+@baselines
+def test_rewards_that_differ_by_rounding_alone_give_exactly_zero(estimate):
+    advantages, pairs = estimate(rewards([0.1, 0.1 + 1e-9, 0.1 + 2e-9]), torch.tensor([0, 0, 0]))
+    assert not advantages.any() and pairs["group/zero_std_frac"] == (1.0, 1.0)
+
+
 def test_the_baseline_of_opo_is_weighted_by_length_and_knows_no_unscored_completion():
     """(3 * 1 + 1 * 0) / 4; the unscored one of length 2 does not count."""
     advantages, _ = opo(rewards([1.0, 0.0, None]), torch.tensor([0, 0, 0]), torch.tensor([3, 1, 2]))
@@ -168,6 +174,13 @@ def test_groups_in_which_no_part_differs_stay_at_exactly_zero_and_are_counted():
     advantages, pairs = normalize_then_sum(scores, scores.sum(-1), torch.tensor([0, 0, 1, 1]))
     assert advantages[:2].tolist() == [0.0, 0.0] and advantages[2] > 0
     assert pairs["group/zero_std_frac"] == (1.0, 2.0)
+
+
+def test_a_group_with_equal_sums_teaches_where_its_parts_differ():
+    """Two parts prefer what one part rejects: the sums are equal, the normalised sums are not."""
+    scores = parts([2.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 1.0, 1.0])
+    advantages, pairs = normalize_then_sum(scores, scores.sum(-1), torch.zeros(3, dtype=torch.int64))
+    assert advantages[0] < 0 < advantages[1] and pairs["group/zero_std_frac"] == (0.0, 1.0)
 
 
 def test_normalised_one_by_one_nobody_could_score_is_all_zero():

@@ -101,6 +101,11 @@ def test_equal_numbers_are_whitened_to_exactly_0(value: float, shape: tuple[int,
     assert torch.equal(whiten(x, torch.zeros(shape, dtype=torch.bool)), torch.zeros(shape).double())
 
 
+def test_what_differs_by_rounding_alone_is_whitened_to_exactly_0():
+    x = 0.1 + 1e-9 * torch.arange(6, dtype=torch.float64).view(2, 3)
+    assert not whiten(x, torch.ones(2, 3, dtype=torch.bool)).any()
+
+
 def test_reinforce_pp_credits_no_token_with_what_came_before_it():
     """A penalty on the first token lowers that token's advantage alone."""
     mask = masks([1, 1, 1], [1, 1, 1])
