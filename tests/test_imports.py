@@ -82,5 +82,5 @@ def test_what_runs_beside_the_trainer_loads_no_torch(module):
 def test_the_names_of_the_package_are_those_it_lists():
     assert sorted(postrl.__all__) == sorted({*postrl._HOMES, "__version__"})
     assert dir(postrl) == postrl.__all__
-    with pytest.raises(AttributeError, match="no attribute 'PPOTrainer'"):
-        _ = postrl.PPOTrainer
+    with pytest.raises(AttributeError, match="no attribute 'SFTTrainer'"):
+        _ = postrl.SFTTrainer

@@ -199,8 +199,9 @@ def test_a_critic_model_of_other_tokens_is_refused(tmp_path):
 
 def test_a_critic_model_that_is_not_there_is_named(tmp_path):
     config = settings(algorithm="ppo", critic_model=str(tmp_path / "nothing"))
-    with pytest.raises(UsageError, match="nothing"):
+    with pytest.raises(UsageError, match="nothing") as caught:
         critic_body(config, tiny_model(), tiny_tokenizer())
+    assert "--critic-model takes a hub id" in caught.value.hint
 
 
 # -- its folder --------------------------------------------------------------------------------------------------------

@@ -95,11 +95,11 @@ def critic_body(config: GRPOConfig, policy: Any, tokenizer: Any, peft_config: An
     """
     if config.critic_model is None:
         return copy.deepcopy(_body_of(policy))
-    name = config.critic_model
+    name, flag = config.critic_model, "--critic-model"
     path = str(packaged_model(name)) if name in PACKAGED else name
     config = replace(config, revision=None)  # the policy's
-    _check_tokens(name, load_tokenizer(config, path), tokenizer)
-    return _body_of(with_lora(load_model(config, path), config, peft_config))
+    _check_tokens(name, load_tokenizer(config, path, flag), tokenizer)
+    return _body_of(with_lora(load_model(config, path, flag), config, peft_config))
 
 
 def _body_of(model: Any) -> Any:

@@ -18,15 +18,15 @@ NOT_PLAIN_LORA = ("use_dora", "lora_bias", "modules_to_save", "target_parameters
 """Fields of peft.LoraConfig that train more than the two factors of a linear layer."""
 
 
-def load_tokenizer(config: GRPOConfig, path: str) -> Any:
-    """The tokenizer of the model at `path`, with `--chat-template` in place of its own.
+def load_tokenizer(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
+    """The tokenizer of the model at `path`, with `--chat-template` in place of its own; `flag`, for messages, is what names it.
 
     Raises:
         UsageError: there is no such model, or it has no tokenizer.
     """
     from transformers import AutoTokenizer
 
-    with _explained(path, "tokenizer"):
+    with _explained(path, "tokenizer", flag):
         tokenizer = AutoTokenizer.from_pretrained(
             path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
         )
@@ -37,7 +37,7 @@ def load_tokenizer(config: GRPOConfig, path: str) -> Any:
     return tokenizer
 
 
-def load_model(config: GRPOConfig, path: str) -> Any:
+def load_model(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
     """The causal language model at `path`, in float32, or frozen in bfloat16 under LoRA with bfloat16 compute.
 
     Raises:
@@ -47,7 +47,7 @@ def load_model(config: GRPOConfig, path: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     frozen = config.lora_rank > 0 and compute_dtype(config) == "bfloat16"
-    with _explained(path, "model"):
+    with _explained(path, "model", flag):
         return AutoModelForCausalLM.from_pretrained(
             path,
             revision=_revision(config, path),
@@ -191,7 +191,7 @@ def _revision(config: GRPOConfig, path: str) -> str | None:
 
 
 @contextmanager
-def _explained(path: str, what: str) -> Iterator[None]:
+def _explained(path: str, what: str, flag: str = "--model") -> Iterator[None]:
     """Turns what transformers raises for a model it cannot find or read into one message with a way out."""
     try:
         yield
@@ -202,5 +202,5 @@ def _explained(path: str, what: str) -> Iterator[None]:
         where = "in that folder" if os.path.isdir(path) else "on the hub, or in the cache when offline"
         raise UsageError(
             f"cannot load the {what} of {path!r}: {cause[0]}",
-            hint=f"give a hub id, a local folder or smollm2-135m; nothing usable was found {where}",
+            hint=f"{flag} takes a hub id, a local folder or smollm2-135m; nothing usable was found {where}",
         ) from error
