@@ -37,8 +37,8 @@ class Preset:
     completion for each prompt)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Defaults that differ from GRPO's."""
-    reads: tuple[str, ...] = ()
-    """Settings of its own: they mean nothing to an algorithm that does not list them."""
+    reads: tuple[str, ...] | None = None
+    """Settings of its own: they mean nothing to an algorithm that does not list them. None: it may read any."""
     aggregations: tuple[str, ...] = ()
     """The values of loss_aggregation it is right with; empty: all."""
     one_update: bool = False
@@ -189,6 +189,7 @@ PRESETS: dict[str, Preset] = {
             when="Strictly on-policy training without KL or clip: one optimizer step per batch.",
             paper="arXiv:2505.23585",
             settings={"loss_aggregation": "seq_mean_token_sum"},
+            reads=(),
             one_update=True,
         ),
         Preset(
@@ -204,6 +205,7 @@ PRESETS: dict[str, Preset] = {
                 "num_generations": 1, "prompts_per_step": 128, "loss_aggregation": "seq_mean_token_mean",
                 "is_correction": "binary_kl",
             },
+            reads=(),
             one_update=True,
             group_baseline=False,
         ),
@@ -259,7 +261,7 @@ def register(preset: Preset) -> Preset:
 
 def owned() -> set[str]:
     """Settings that mean nothing but to the algorithms that list them in `reads`."""
-    return {name for row in PRESETS.values() for name in row.reads}
+    return {name for row in PRESETS.values() for name in row.reads or ()}
 
 
 def is_file(name: str) -> bool:

@@ -48,7 +48,7 @@ def _aggregation(s: Any, p: Preset) -> Problem:
 
 def _wide_clip(s: Any, p: Preset) -> Problem:
     upper = s.epsilon if s.epsilon_high is None else s.epsilon_high
-    if "allow_wide_clip" in p.reads and max(s.epsilon, upper) >= 0.01 and not s.allow_wide_clip:
+    if "allow_wide_clip" in (p.reads or ()) and max(s.epsilon, upper) >= 0.01 and not s.allow_wide_clip:
         return (
             f"epsilon = {s.epsilon:g}, epsilon_high = {upper:g} for algorithm = {p.name}: the mean ratio of a completion "
             "moves by about 0.0003, so nothing would ever be clipped",
@@ -124,13 +124,13 @@ def _several_rewards(s: Any, p: Preset) -> Problem:
 
 
 def _without_meaning(s: Any, p: Preset) -> Problem:
-    if p.name not in PRESETS:  # one from a file may read what it likes
+    if p.reads is None:
         return None
     named = owned()
     for f in fields(s):
         default = f.default if f.default is not MISSING else None
         if f.name in named and f.name not in p.reads and getattr(s, f.name) != default:
-            readers = [row.name for row in PRESETS.values() if f.name in row.reads]
+            readers = [row.name for row in PRESETS.values() if f.name in (row.reads or ())]
             return (
                 f"{f.name} = {getattr(s, f.name)} has no meaning for algorithm = {p.name}",
                 f"remove {flag(f.name)}, or use --algorithm {' or '.join(readers)}",

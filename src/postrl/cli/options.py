@@ -54,7 +54,7 @@ def settings_command(
 
     types = get_type_hints(cls)
     parameters = [_parameter("context", typer.Context)]
-    unread = owned() - set(PRESETS[algorithm].reads) - set(cls.defaults_of(algorithm))
+    unread = owned() - set(PRESETS[algorithm].reads or ()) - set(cls.defaults_of(algorithm))
     parameters += [
         _parameter(f.name, _option(f, types[f.name], defaults[f.name], hidden=f.name in unread), defaults[f.name])
         for f in fields(cls)

@@ -31,7 +31,7 @@ def presets_page() -> str:
 
 def _section(preset: Preset) -> str:
     settings = ", ".join(f"`{shown(name, value)}`" for name, value in preset.settings.items())
-    reads = ", ".join(f"`{flag(name)}`" for name in preset.reads)
+    reads = ", ".join(f"`{flag(name)}`" for name in preset.reads or ())
     lines = [
         ("What it computes", preset.formula),
         ("When to use it", preset.when),
