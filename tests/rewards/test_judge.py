@@ -95,6 +95,8 @@ def test_the_judge_sees_conversation_rubric_and_reference(judge, tmp_path):
     grade(judge, "7", prompt="3 + 4 =", temperature=None, max_tokens=None)
     assert "\n3 + 4 =\n" in judge.asked[-1] and "reference" not in judge.asked[-1]
     assert judge.calls[-1][1].keys() == {"model", "messages"}
+    grade(judge, "7", extra_body='{"top_k": 1, "max_tokens": 5}')
+    assert (judge.calls[-1][1]["top_k"], judge.calls[-1][1]["max_tokens"]) == (1, 5)
 
 
 def test_an_answer_cannot_end_its_own_quotation(judge):
@@ -299,6 +301,7 @@ def test_a_run_without_a_judge_does_not_start(judge):
         ({"concurrency": 0}, "concurrency = 0"),
         ({"timeout": 100}, "a completion may take 320 s; at most 180 s"),
         ({"retries": -1}, "retries = -1"),
+        ({"extra_body": "[1]"}, "extra_body = '.1.' is no JSON object"),
         ({"rubric": "nowhere.md"}, "the rubric nowhere.md cannot be read"),
     ],
 )
@@ -310,18 +313,38 @@ def test_options_that_cannot_be_are_refused(options, message):
 # -- a real server -----------------------------------------------------------------------------------------------------
 
 
+FORM = '{"structured_outputs": {"regex": "Score: [0-9]"}}'
+"""SmolLM2 is too small to keep to the form by itself."""
+
+
 def test_a_language_model_of_ones_own_is_a_judge(chat_server, tmp_path):
     (tmp_path / "rubric.md").write_text("Is the sum right?")
+    settings = {"url": f"{chat_server}/v1", "model": "judge", "rubric": tmp_path / "rubric.md", "max_tokens": 48}
     log = tmp_path / "rewards.log"
-    with run_rewards(
-        url=f"{chat_server}/v1", model="judge", rubric=tmp_path / "rubric.md", max_tokens=48, retries=0, log_path=log
-    ) as rewards:
-        g = group("3 + 4 = 7", "It is a secret.", messages=CHAT[1:], answer="7")
+    g = group("3 + 4 = 7", "It is a secret.", messages=CHAT[1:], answer="7")
+    with run_rewards(**settings, extra_body=FORM, log_path=log) as rewards:
         score(rewards, g)
         metrics = rewards.metrics([g])
-    assert metrics["reward/judge/prompt_tokens"][0] > 200, log.read_text()
-    assert 0 < metrics["reward/judge/completion_tokens"][0] <= 96
-    for value, status, rollout in zip(values(g, "judge"), statuses(g, "judge"), g.rollouts):
-        assert rollout.extra["judge_reply"]
-        assert (status == "scored" and 0 <= value <= 1) or (status == "infra_error" and value is None)
-    assert metrics["reward/judge/failed"] == (float(statuses(g, "judge").count("infra_error")), 2.0)
+    assert statuses(g, "judge") == ["scored", "scored"], log.read_text()
+    replies = [rollout.extra["judge_reply"] for rollout in g.rollouts]
+    assert values(g, "judge") == [int(reply.removeprefix("Score: ")) / 10 for reply in replies]
+    assert metrics["reward/judge/failed"] == (0.0, 2.0)
+    assert metrics["reward/judge/prompt_tokens"][0] > 400
+    assert 4 <= metrics["reward/judge/completion_tokens"][0] <= 20
+
+
+def test_a_language_model_that_gives_no_score_is_a_failure_that_is_seen(chat_server, tmp_path):
+    log = tmp_path / "rewards.log"
+    g = group("3 + 4 = 7", messages=CHAT[1:])
+    cut = '{"structured_outputs": {"regex": "Score: [0-9]{40}"}}'
+    with run_rewards(
+        url=f"{chat_server}/v1", model="judge", max_tokens=8, retries=1, extra_body=cut, log_path=log
+    ) as r:
+        score(r, g)
+        metrics = r.metrics([g])
+    assert (values(g, "judge"), statuses(g, "judge")) == ([None], ["infra_error"])
+    assert "the reply was cut at max_tokens (2 tries)" in log.read_text()
+    assert metrics["reward/judge/failed"] == (1.0, 1.0)
+    assert metrics["reward/judge/completion_tokens"] == (16.0, 1.0)
+    with run_rewards(url=f"{chat_server}/v1", model="another") as r, pytest.raises(RewardError, match="HTTP 404"):
+        asyncio.run(r.start())

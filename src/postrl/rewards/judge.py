@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def judge_reward(
     retries: int = 2,
     max_tokens: int | None = 1024,
     temperature: float | None = 0.0,
+    extra_body: str = "",
     input_price: float = 0.0,
     output_price: float = 0.0,
 ) -> Awaitable[list[Score]] | list[Score]:
@@ -84,6 +86,7 @@ def judge_reward(
         retries: tries after the first one, after a pause: no answer, overload, or a reply without a score.
         max_tokens: of the judge's reply, its reasoning included; null: not sent.
         temperature: null: not sent.
+        extra_body: JSON object with more fields of each request, such as {"reasoning_effort": "low"}.
         input_price, output_price: of a million tokens, in any currency; they give the metric `cost`.
 
     Statuses: scored, infra_error (no score could be had; None, and it counts against the error budget).
@@ -94,7 +97,7 @@ def judge_reward(
     """
     judge = Judge(
         Endpoint(url.rstrip("/"), key_from(api_key_env, "judge.api_key_env"), timeout, retries),
-        model, _rubric(rubric), min_score, max_score, concurrency, max_tokens, temperature,
+        model, _rubric(rubric), min_score, max_score, concurrency, max_tokens, temperature, _fields(extra_body),
     )  # fmt: skip
     if not completions:
         asyncio.run(judge.check())
@@ -157,6 +160,8 @@ class Judge:
     """Over all processes that ask this judge."""
     max_tokens: int | None = 1024
     temperature: float | None = 0.0
+    extra_body: dict[str, Any] = field(default_factory=dict)
+    """Further fields of a request; they win."""
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
@@ -234,7 +239,7 @@ class Judge:
     def _body(self, text: str) -> dict[str, Any]:
         limits = {"max_tokens": self.max_tokens, "temperature": self.temperature}
         given = {name: value for name, value in limits.items() if value is not None}
-        return {"model": self.model, "messages": [{"role": "user", "content": text}], **given}
+        return {"model": self.model, "messages": [{"role": "user", "content": text}], **given, **self.extra_body}
 
 
 def read_score(reply: str, low: float, high: float) -> float:
@@ -265,6 +270,19 @@ def _rubric(path: str) -> str:
     if not text:
         raise UsageError(f"judge: the rubric {path} is empty", hint="say in it what a good answer is")
     return text
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UsageError(
+            f"judge: extra_body = {text!r} is no JSON object",
+            hint='--reward-arg \'judge.extra_body={"reasoning_effort": "low"}\'',
+        )
+    return found
 
 
 def _conversation(prompt: Any) -> str:
