@@ -45,7 +45,7 @@ METRICS: dict[str, str] = {
     "policy/entropy": "Mean entropy of the policy's next-token distribution on trained tokens, in nats.",
     "policy/kl_ref": "Mean KL estimate to the initial policy on trained tokens (only with beta above 0).",
     "policy/kl_prox": "Mean KL estimate to the policy that the batch was assessed with, in nats a token.",
-    "policy/clip_frac": "Share of trained tokens that were clipped: their ratio left the trust region, and they have no gradient.",
+    "policy/clip_frac": "Share of trained tokens that were clipped: their ratio left the trust region, and they have no gradient (cispo: their weight is held at a cap, and they keep it).",
     "policy/clip_low": "The share that was clipped at 1 - epsilon.",
     "policy/clip_high": "The share that was clipped at 1 + epsilon_high.",
     "policy/clip_dual": "The share that was clipped at dual_clip (only with it).",

@@ -66,8 +66,12 @@ def _penalised(batch: Batch, a: Algorithm) -> Batch:
         batch = replace(batch, rewards_B=batch.rewards_B + penalty_B)
         metrics["reward/overlong_penalty"] = (float(penalty_B.sum()), float(len(batch)))
     if a.penalises_kl:
-        prox_BT = batch.behav_BT if a.proximal == "sampler" else present(batch.prox_BT, "prox")
-        kl_BT = k1(prox_BT.detach(), present(batch.ref_BT, "ref"), batch.mask_BT)
+        ref_BT = present(batch.ref_BT, "ref")
+        if a.proximal == "sampler":  # where it gave no log-prob there is no distance to punish
+            prox_BT = torch.where(is_missing(batch.behav_BT), ref_BT, batch.behav_BT)
+        else:
+            prox_BT = present(batch.prox_BT, "prox")
+        kl_BT = k1(prox_BT.detach(), ref_BT, batch.mask_BT)
         batch = replace(batch, kl_BT=a.beta * kl_BT)
         metrics["reward/kl_ref"] = (float(kl_BT.sum()), float(batch.mask_BT.sum()))
     return replace(batch, metrics=metrics)
