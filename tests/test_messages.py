@@ -167,9 +167,10 @@ def groups() -> list[Group]:
         extra={"parsed": "7", "why": {"a": [1, None]}},
         advantage=0.25,
         staleness=1,
+        support=[[4, 400], [5], [6], [7, 8, 9]],
     )
     second = replace(first, sample_index=1, completion_ids=[], logps=[], loss_mask=[], segments=[Segment("policy", 0, 0)],
-                     version_spans=[], finish_reason="abort", reward=None, rewards={}, statuses={}, dropped="aborted")  # fmt: skip
+                     support=None, version_spans=[], finish_reason="abort", reward=None, rewards={}, statuses={}, dropped="aborted")  # fmt: skip
     messages = [{"role": "user", "content": "What is 3 + 4?"}]
     return [
         Group(
@@ -185,6 +186,7 @@ def groups() -> list[Group]:
                 first,
                 sample_index=GREEDY,
                 completion_ids=[8],
+                support=None,
                 logps=[-0.25],
                 loss_mask=[1],
                 segments=[],
@@ -253,6 +255,8 @@ def spoil(name: str, change: Callable[[np.ndarray], np.ndarray]) -> tuple[dict, 
         ("logps", lambda a: a[:-1]),
         ("logps_len", lambda a: a[:-1]),
         ("loss_mask_len", lambda a: np.roll(a, 1)),
+        ("support_sizes", lambda a: a - 1),
+        ("support_sizes_len", lambda a: np.roll(a, 1)),
         ("num_rollouts", lambda a: a + 1),
         ("num_rollouts", lambda a: a[:-1]),
         ("num_rollouts", lambda a: -a),

@@ -265,8 +265,18 @@ def _vllm_args(c: GRPOConfig) -> Problem:
     return None
 
 
+def _narrowed(c: GRPOConfig) -> Problem:
+    if c.top_p < 1 or c.top_k:
+        return (
+            f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and the "
+            "trainer's log-probs would be those of all tokens: no importance ratio would be right",
+            "leave --top-p and --top-k out",
+        )
+    return None
+
+
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
     _ranges, _choices, _algorithm, _reference, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
     _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
-    _weight_sync, _vllm_args,
+    _weight_sync, _vllm_args, _narrowed,
 )  # fmt: skip

@@ -17,6 +17,7 @@ import math
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -97,15 +98,23 @@ def _array(body: bytes, offset: int, dtype: Any, shape: list[int]) -> np.ndarray
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
-_ARRAYS = {"prompt_ids": "<i4", "completion_ids": "<i4", "logps": "<f4", "loss_mask": "|u1"}
+_ARRAYS: dict[str, tuple[str, Callable[[Rollout], list[Any]]]] = {
+    "prompt_ids": ("<i4", lambda r: r.prompt_ids),
+    "completion_ids": ("<i4", lambda r: r.completion_ids),
+    "logps": ("<f4", lambda r: r.logps),
+    "loss_mask": ("|u1", lambda r: r.loss_mask),
+    "support": ("<i4", lambda r: [token for tokens in r.support or () for token in tokens]),
+    "support_sizes": ("<i4", lambda r: [len(tokens) for tokens in r.support or ()]),
+}
+"""Name -> type, and what a rollout has of it."""
 
 
 def encode_groups(kind: str, groups: list[Group], data: dict[str, Any] | None = None) -> bytes:
     """Groups as one message: tokens and log-probs as arrays, the rest in the header."""
     rollouts = [rollout for group in groups for rollout in group.completions]
     arrays = {"num_rollouts": np.array([len(group.completions) for group in groups], dtype="<i8")}
-    for name, dtype in _ARRAYS.items():
-        values = [getattr(rollout, name) for rollout in rollouts]
+    for name, (dtype, get) in _ARRAYS.items():
+        values = [get(rollout) for rollout in rollouts]
         arrays[f"{name}_len"] = np.array([len(v) for v in values], dtype="<i8")
         arrays[name] = np.concatenate([np.asarray(v, dtype=dtype) for v in values]) if values else np.zeros(0, dtype)
     header = {
@@ -169,10 +178,23 @@ def _rollout_header(rollout: Rollout) -> dict[str, Any]:
     return header
 
 
-def _rollout(header: dict[str, Any], prompt: list[int], completion: list[int], logps: Any, mask: Any) -> Rollout:
+def _rollout(
+    header: dict[str, Any],
+    prompt: list[int],
+    completion: list[int],
+    logps: list[float],
+    mask: list[int],
+    support: list[int],
+    sizes: list[int],
+) -> Rollout:
     """From the scalars of a rollout and its part of each of _ARRAYS."""
-    if not len(completion) == len(logps) == len(mask):
-        raise ValueError(f"{len(completion)} tokens, {len(logps)} log-probs, a mask of {len(mask)}")
+    if not len(completion) == len(logps) == len(mask) or (sizes and len(sizes) != len(completion)):
+        raise ValueError(
+            f"{len(completion)} tokens, {len(logps)} log-probs, a mask of {len(mask)}, {len(sizes)} supports"
+        )
+    supports = _split(np.array(support, dtype="<i4"), np.array(sizes, dtype="<i8"))
+    if support and not sizes:
+        raise ValueError(f"{len(support)} tokens of supports without sizes")
     return Rollout(
         **{
             **header,
@@ -183,6 +205,7 @@ def _rollout(header: dict[str, Any], prompt: list[int], completion: list[int], l
         completion_ids=completion,
         logps=logps,
         loss_mask=mask,
+        support=supports if sizes else None,
     )
 
 

@@ -97,6 +97,9 @@ class Rollout:
     """Learner's version when the phase that trains it starts, minus `oldest_version`."""
     dropped: str | None = None
     """Why it is not trained on; None when it is."""
+    support: list[list[int]] | None = None
+    """The tokens that each of its tokens was drawn from, where sampling left some out (top-p, top-k): the learner's
+    log-probs are those of the same distribution. None: the whole vocabulary."""
 
     def __post_init__(self) -> None:
         n = len(self.completion_ids)

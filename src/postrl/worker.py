@@ -15,7 +15,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from postrl.config import GRPOConfig
@@ -68,7 +68,9 @@ class RolloutWorker:
         self.most_replaced = config.max_refills * config.prompts_per_step
         """Groups that dynamic sampling may replace for one batch."""
         self.evaluation = evaluate
-        self.sampling = Sampling(config.temperature, config.max_completion_length, tuple(config.stop))
+        self.sampling = Sampling(
+            config.temperature, config.max_completion_length, tuple(config.stop), config.top_p, config.top_k
+        )
 
     async def groups(self, version: int) -> tuple[list[Group], Metrics]:
         """The scored groups of the next step, sampled from weights of `version`.
@@ -108,7 +110,7 @@ class RolloutWorker:
             RewardError, ServerError: as for `groups`.
         """
         prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
-        greedy = replace(self.sampling, temperature=0.0)
+        greedy = self.sampling.greedy()
 
         def one(group: Group, prompt: Prompt, version: int) -> list[Request]:
             return [self._request(group, prompt, 0, greedy, version)]
@@ -173,8 +175,7 @@ class RolloutWorker:
         places = range(self.config.num_generations)
         requests = [self._request(group, prompt, i, self.sampling, version, attempt) for i in places]
         if self.config.needs_greedy:
-            greedy = replace(self.sampling, temperature=0.0)
-            requests.append(self._request(group, prompt, GREEDY, greedy, version, attempt))
+            requests.append(self._request(group, prompt, GREEDY, self.sampling.greedy(), version, attempt))
         return requests
 
     def _request(
@@ -200,6 +201,7 @@ class RolloutWorker:
             finish_reason=sampled.finish_reason,
             completion=self.tokenizer.decode(sampled.completion_ids, skip_special_tokens=True),
             dropped="greedy" if greedy else None,
+            support=sampled.support,
         )
         if greedy:
             group.greedy = rollout

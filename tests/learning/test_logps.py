@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from postrl.learning import logps
+from postrl.learning.collate import Support
 from postrl.learning.logps import token_logps
 
 N, D, V = 11, 6, 13
@@ -60,6 +61,39 @@ def test_values_and_gradients_are_those_of_log_softmax(inputs, options, rows_per
     torch.testing.assert_close(entropy.double(), their_entropy, rtol=1e-5, atol=1e-6)
     for mine, expected in zip(our_gradients, their_gradients, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows_per_chunk", [1, 4, 100])
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_over_a_support_they_are_those_of_the_softmax_over_these_tokens_alone(
+    inputs, options, rows_per_chunk, monkeypatch
+):
+    monkeypatch.setattr(logps, "CHUNK_LOGITS", rows_per_chunk * V)
+    hidden, weight, bias, targets = inputs
+    kept = [sorted({(3 * i + j) % V for j in range(i)} | {int(y)}) if i != 5 else [] for i, y in enumerate(targets)]
+    support = Support(torch.tensor([v for ids in kept for v in ids]), torch.tensor([len(ids) for ids in kept]))
+    number = {name: value for name, value in options.items() if name != "bias"}
+    given = bias if "bias" in options else None
+    learned = [hidden, weight] if given is None else [hidden, weight, bias]
+    upstream = torch.randn(2, N, generator=torch.Generator().manual_seed(3))
+
+    ours = token_logps(hidden, weight, targets, bias_V=given, train_entropy=True, support=support, **number)
+    rows = [plain_over(ids, i, inputs, given, number) for i, ids in enumerate(kept)]
+    theirs = [torch.stack(values) for values in zip(*rows, strict=True)]
+    our_gradients = torch.autograd.grad(sum((x * u).sum() for x, u in zip(ours, upstream, strict=True)), learned)
+    their_gradients = torch.autograd.grad(sum((x * u).sum() for x, u in zip(theirs, upstream, strict=True)), learned)
+
+    for one, other in zip((*ours, *our_gradients), (*theirs, *their_gradients), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-5)
+
+
+def plain_over(ids, i, inputs, bias, number):
+    """`plain` for position i with a vocabulary of these tokens; none: of all."""
+    hidden, weight, _, targets = inputs
+    chosen = torch.tensor(ids or range(V))
+    target = (chosen == targets[i]).nonzero()[0]
+    logp, entropy = plain(hidden[i : i + 1], weight[chosen], target, None if bias is None else bias[chosen], **number)
+    return logp[0], entropy[0]
 
 
 def test_entropy_of_equal_logits_is_the_log_of_the_vocabulary():

@@ -11,10 +11,12 @@ import torch
 
 from helpers import tiny_model, tiny_tokenizer
 from postrl.errors import PostrlError, UsageError
+from postrl.learning.collate import collate, support_of
+from postrl.learning.policy import Policy
 from postrl.rollout import embedded
-from postrl.rollout.embedded import EmbeddedSampler, _draw
+from postrl.rollout.embedded import EmbeddedSampler, _Cut, _draw
 from postrl.rollout.sampler import Request, Sampled, Sampling, derive_seed
-from postrl.types import VersionSpan
+from postrl.types import Rollout, VersionSpan
 
 TOKENIZER = tiny_tokenizer()
 EOS = TOKENIZER.eos_token_id
@@ -144,6 +146,72 @@ def test_a_token_without_probability_is_never_drawn():
     tokens, logps = _draw(logits, torch.ones(3), edges)
     assert tokens.tolist() == [1, 3, 3]  # p(1) = 1 / (1 + e) = 0.27
     assert logps.tolist() == pytest.approx([-1.3133, -0.3133, -0.3133], abs=1e-4)
+
+
+# -- top-k and top-p ---------------------------------------------------------------------------------------------------
+
+
+def test_only_the_likeliest_tokens_are_drawn_and_each_says_which_they_were(model):
+    requests = mixed(temperature=0.8, top_k=7, top_p=0.6)
+    for asked, got in zip(requests, sample(sampler(model), requests), strict=True):
+        assert len(got.support) == len(got.completion_ids)
+        with torch.no_grad():
+            logits = model(torch.tensor([[*asked.prompt_ids, *got.completion_ids]])).logits[0].double() / 0.8
+        for t, token in enumerate(got.completion_ids):
+            row = logits[len(asked.prompt_ids) + t - 1]
+            best = row.topk(7)
+            mass = best.values.softmax(-1).cumsum(-1)
+            expected = best.indices[: int((mass < 0.6).sum()) + 1]
+            assert sorted(expected.tolist()) == got.support[t]
+            assert token in got.support[t]
+            logp = row[expected].log_softmax(-1)[expected.tolist().index(token)]
+            assert got.logps[t] == pytest.approx(logp.item(), abs=1e-4)
+
+
+def test_the_share_is_that_of_the_tokens_that_top_k_leaves():
+    """0.5 0.3 0.1 0.06 0.04: of the first three, which have 0.56 0.33 0.11 of their own, two make up 0.8."""
+    logits = torch.tensor([[0.1, 0.5, 0.04, 0.3, 0.06]]).log()
+    assert kept(logits, top_k=3, top_p=0.8) == [[1, 3]]
+    assert kept(logits, top_k=0, top_p=0.81) == [[0, 1, 3]]
+    assert kept(logits, top_k=3) == [[0, 1, 3]]
+    assert kept(logits, top_p=1e-9) == [[1]]
+    assert kept(logits.repeat(2, 1) * 0, top_k=2) == [[0, 1], [0, 1]]  # of equal ones the first, and no more
+
+
+def kept(logits: torch.Tensor, **sampling: Any) -> list[list[int]]:
+    cut = _Cut.of([request([1], 0, **sampling)] * len(logits), torch.device("cpu"))
+    restricted = cut(logits, torch.ones(len(logits)), torch.arange(len(logits)))
+    return [(row > -torch.inf).nonzero().flatten().tolist() for row in restricted]
+
+
+def test_beside_others_a_completion_of_the_whole_vocabulary_stays_what_it_is(model):
+    whole, cut = request(PROMPTS[0], 1), request(PROMPTS[1], 2, top_k=1)
+    greedy = request(PROMPTS[1], 3, temperature=0.0)
+    together = sample(sampler(model), [whole, cut, greedy])
+    (alone,) = sample(sampler(model), [whole])
+    assert (together[0].completion_ids, together[0].support) == (alone.completion_ids, None)
+    assert together[1].completion_ids == together[2].completion_ids
+    assert together[1].support == [[token] for token in together[2].completion_ids]
+    assert together[1].logps == [0.0] * 8 and together[2].support is None
+
+
+def test_the_learners_log_probs_over_the_support_are_the_samplers(model):
+    """Of completions with a support and of one without, in one micro-batch; of the trainable tokens."""
+    requests = [*mixed(temperature=0.8, top_p=0.7), request(PROMPTS[0], 99, temperature=0.8)]
+    rollouts = [
+        Rollout("rows:0", 0, list(asked.prompt_ids), got.completion_ids, got.logps, got.version_spans, "stop",
+                support=got.support)
+        for asked, got in zip(requests, sample(sampler(model), requests), strict=True)
+    ]  # fmt: skip
+    mask = torch.ones(len(rollouts), 8, dtype=torch.bool)
+    mask[::2, 3] = False
+    ids, select, targets, place = collate(rollouts, mask, torch.device("cpu"))
+    support = support_of(rollouts, place, torch.device("cpu"))
+    with torch.no_grad():
+        logps, _ = Policy(model)(ids, select, targets, 0.8, support=support)
+    expected = torch.tensor([rollout.logps for rollout in rollouts])[mask]
+    torch.testing.assert_close(logps, expected, rtol=0, atol=1e-4)
+    assert support_of(rollouts[-1:], place[-1:], torch.device("cpu")) is None
 
 
 # -- when it ends ------------------------------------------------------------------------------------------------------

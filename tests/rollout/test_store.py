@@ -40,6 +40,7 @@ def made_up() -> list[Group]:
         extra={"parsed": {"value": 7}, "note": None},
         advantage=0.5,
         staleness=2,
+        support=[[4], [5, 9], [6, 7, 8]],
     )
     dropped = replace(
         first,
@@ -98,8 +99,9 @@ def test_a_missing_log_prob_stays_missing(tmp_path):
 
 def test_files_of_a_version_that_stored_no_selection_are_read(tmp_path):
     path = write_rollouts(tmp_path, 1, "train", made_up())
-    pq.write_table(pq.read_table(path).drop_columns(["rewards"]), path)
+    pq.write_table(pq.read_table(path).drop_columns(["rewards", "support"]), path)
     assert [group.rewards for group in read_rollouts(path)] == [(), ()]
+    assert read_rollouts(path)[0].rollouts[0].support is None
 
 
 def test_the_columns_are_those_that_are_promised(tmp_path):

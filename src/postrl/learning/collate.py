@@ -6,7 +6,7 @@ T longest completion, P prompts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,6 +82,42 @@ def collate_shared(
     place = mask_BT[:, :width].cpu()
     prefix = Prefix(prefix_ids.to(device), torch.tensor(lengths, device=device), torch.tensor(owner, device=device))
     return input_ids.to(device), place.to(device), following[place].to(device), place.to(device), prefix
+
+
+@dataclass(frozen=True)
+class Support:
+    """The tokens that each of N targets was drawn from: where sampling left some out, log-probs are those of the rest."""
+
+    ids_K: Tensor
+    """int64, target after target."""
+    sizes_N: Tensor
+    """int64, on the CPU; 0: all tokens."""
+
+    def split(self, size: int) -> Iterator[Support]:
+        """Of `size` targets each, as `torch.split`."""
+        sizes = torch.split(self.sizes_N, size)
+        ids = torch.split(self.ids_K, [int(part.sum()) for part in sizes])
+        return map(Support, ids, sizes)
+
+    def restrict(self, logits_nV: Tensor) -> Tensor:
+        """-inf in place of the logits of all other tokens, in place."""
+        rows = torch.repeat_interleave(torch.arange(len(self.sizes_N)), self.sizes_N).to(logits_nV.device)
+        outside = torch.ones_like(logits_nV, dtype=torch.bool)
+        outside[rows, self.ids_K] = False
+        outside[(self.sizes_N == 0).to(logits_nV.device)] = False
+        return logits_nV.masked_fill_(outside, -torch.inf)
+
+
+def support_of(rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device) -> Support | None:
+    """What the N targets of `collate` were drawn from; None where no rollout says so, and all tokens were possible."""
+    if all(rollout.support is None for rollout in rollouts):
+        return None
+    wanted: list[list[int]] = []
+    for rollout, row in zip(rollouts, mask_BT.tolist(), strict=True):
+        supports = rollout.support or [[]] * len(rollout.completion_ids)
+        wanted += [tokens for tokens, chosen in zip(supports, row) if chosen]
+    ids = torch.tensor([token for tokens in wanted for token in tokens], dtype=torch.long, device=device)
+    return Support(ids, torch.tensor([len(tokens) for tokens in wanted], dtype=torch.long))
 
 
 def scatter(values_N: Tensor, place_bT: Tensor) -> Tensor:

@@ -5,11 +5,14 @@ Shapes: N positions with a trainable token, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from postrl.learning.collate import Support
 
 CHUNK_LOGITS = 1 << 24
 """Most logits held at once: 64 MiB in float32."""
@@ -31,10 +34,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
         temperature: float,
         softcap: float | None,
         train_entropy: bool,
+        support: Support | None,
     ) -> tuple[Tensor, Tensor]:
         logps, entropies, lses = [], [], []
-        for h, y in _chunks(weight_VD.shape[0], hidden_ND, targets_N):
+        for (h, y), only in zip(_chunks(weight_VD.shape[0], hidden_ND, targets_N), _parts(support, weight_VD)):
             logits = _logits(h, weight_VD, bias_V, temperature, softcap)
+            if only is not None:
+                only.restrict(logits)
             lse = logits.logsumexp(-1)
             logps.append(logits.gather(-1, y[:, None]).squeeze(-1) - lse)
             # entropy = lse - sum p z, with p z -> 0 where a logit is -inf
@@ -43,7 +49,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
             lses.append(lse)
         entropy_N = torch.cat(entropies)
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, torch.cat(lses), entropy_N)
-        ctx.temperature, ctx.softcap, ctx.train_entropy = temperature, softcap, train_entropy
+        ctx.temperature, ctx.softcap, ctx.train_entropy, ctx.support = temperature, softcap, train_entropy, support
         if not train_entropy:
             ctx.mark_non_differentiable(entropy_N)
         return torch.cat(logps), entropy_N
@@ -67,10 +73,12 @@ class _ChunkedLogProbs(torch.autograd.Function):
         )
         start = 0
         rows = _chunks(weight_VD.shape[0], hidden_ND, targets_N, lse_N, grad_N, entropy_N, grad_entropy_N)
-        for h, y, lse, g, entropy, g_entropy in rows:
+        for (h, y, lse, g, entropy, g_entropy), only in zip(rows, _parts(ctx.support, weight_VD)):
             logits = _logits(h, weight_VD, bias_V, ctx.temperature, ctx.softcap)
             if ctx.softcap is not None:
                 slope = 1 - (logits * ctx.temperature / ctx.softcap) ** 2
+            if only is not None:
+                only.restrict(logits)
             pull = _entropy_gradient(logits, lse, entropy, g_entropy / ctx.temperature) if ctx.train_entropy else None
             # d logp / d logits = onehot - p, in place
             logits.sub_(lse[:, None]).exp_().neg_()
@@ -95,10 +103,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight_VD.dtype),
             None if grad_bias is None or bias_V is None else grad_bias.to(bias_V.dtype),
-            None,
-            None,
-            None,
-            None,
+            *[None] * 5,
         )
 
 
@@ -117,9 +122,17 @@ def _logits(h: Tensor, weight_VD: Tensor, bias_V: Tensor | None, temperature: fl
 
 
 def _chunks(vocabulary: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    most = CHUNK_LOGITS_ON_GPU if tensors[0].is_cuda else CHUNK_LOGITS
-    size = max(1, most // vocabulary)
+    size = _rows(vocabulary, tensors[0].is_cuda)
     return zip(*(torch.split(t, size) for t in tensors), strict=True)
+
+
+def _parts(support: Support | None, weight_VD: Tensor) -> Iterable[Support | None]:
+    """The support of each chunk."""
+    return repeat(None) if support is None else support.split(_rows(weight_VD.shape[0], weight_VD.is_cuda))
+
+
+def _rows(vocabulary: int, on_gpu: bool) -> int:
+    return max(1, (CHUNK_LOGITS_ON_GPU if on_gpu else CHUNK_LOGITS) // vocabulary)
 
 
 def token_logps(
@@ -131,6 +144,7 @@ def token_logps(
     temperature: float = 1.0,
     softcap: float | None = None,
     train_entropy: bool = False,
+    support: Support | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the distribution at `temperature`.
 
@@ -141,6 +155,7 @@ def token_logps(
         bias_V: the head's bias, where it has one.
         temperature: divides the logits, as in sampling.
         softcap: logits are squashed to +-softcap by tanh first (Gemma 2, arXiv:2408.00118).
+        support: tokens that each target was drawn from; the distribution is the one over these alone.
 
     Returns:
         logps_N: float32, differentiable in hidden_ND, weight_VD and bias_V.
@@ -152,5 +167,5 @@ def token_logps(
         nothing = anchor.float() * hidden_ND.new_zeros(0, dtype=torch.float32)
         return nothing, nothing if train_entropy else nothing.detach()
     return _ChunkedLogProbs.apply(  # type: ignore[no-untyped-call, no-any-return]
-        hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap, train_entropy
+        hidden_ND, weight_VD, bias_V, targets_N, temperature, softcap, train_entropy, support
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from postrl.errors import PostrlError
 from postrl.learning.body import Body
-from postrl.learning.collate import Prefix
+from postrl.learning.collate import Prefix, Support
 from postrl.learning.logps import token_logps
 
 
@@ -56,6 +56,7 @@ class Policy(Body):
         reference: bool = False,
         prefix: Prefix | None = None,
         train_entropy: bool = False,
+        support: Support | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, float32 [N], at `temperature`.
 
@@ -65,6 +66,7 @@ class Policy(Body):
             targets_N: those next tokens, in row order.
             reference: with the adapter switched off.
             train_entropy: whether the entropies have a gradient.
+            support: the tokens that each target was drawn from, see `collate.support_of`.
         """
         causal_lm = self.causal_lm
         with self.model.disable_adapter() if reference else nullcontext():
@@ -78,6 +80,7 @@ class Policy(Body):
                 temperature=temperature / self._scale,
                 softcap=self._softcap,
                 train_entropy=train_entropy,
+                support=support,
             )
 
     def check_head(self) -> None:

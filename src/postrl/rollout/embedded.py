@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -89,6 +90,8 @@ class _Decoding:
         self.requests, self.stop_ids = requests, stop_ids
         self.device = next(model.parameters()).device
         self.limit = max(r.sampling.max_tokens for r in requests)
+        self.cut = _Cut.of(requests, self.device)
+        self.supports: list[list[list[int]]] = [[] for _ in requests]
         temperatures = [r.sampling.temperature for r in requests]
         self.temperature_B, self.some_greedy = torch.tensor(temperatures, device=self.device), 0 in temperatures
         self.uniform_BT = torch.stack([_uniforms(r.seed, self.limit) for r in requests]).to(self.device)
@@ -102,6 +105,9 @@ class _Decoding:
         running = list(range(len(self.requests)))
         rows = torch.arange(len(running), device=self.device)
         for t in range(self.limit):
+            if self.cut is not None:
+                logits_bV = self.cut(logits_bV, self.temperature_B[rows], rows)
+                self._note_support(running, logits_bV)
             tokens_b, logps_b = _draw(logits_bV, self.temperature_B[rows], self.uniform_BT[rows, t], self.some_greedy)
             self.logps_BT[rows, t] = logps_b
             drawn = tokens_b.tolist()  # the one wait for a GPU in a step
@@ -179,6 +185,15 @@ class _Decoding:
         text = self.tokenizer.decode(completion)
         return any(s in text for s in stop)
 
+    def _note_support(self, running: Sequence[int], logits_bV: Tensor) -> None:
+        kept = (logits_bV > -torch.inf).nonzero().tolist()
+        for row in running:
+            if not self.requests[row].sampling.whole:
+                self.supports[row].append([])
+        for i, token in kept:
+            if not self.requests[running[i]].sampling.whole:
+                self.supports[running[i]][-1].append(token)
+
     def _result(self, i: int, logps: list[float]) -> Sampled:
         n = len(self.completions[i])
         return Sampled(
@@ -186,7 +201,38 @@ class _Decoding:
             logps=logps[:n],
             version_spans=[VersionSpan(self.version, 0, n)],
             finish_reason="stop" if self.stopped[i] else "length",
+            support=None if self.requests[i].sampling.whole else self.supports[i],
         )
+
+
+@dataclass
+class _Cut:
+    """Top-k, then top-p, of each completion."""
+
+    top_p_B: Tensor
+    """float64."""
+    top_k_B: Tensor
+    """int64; the size of the vocabulary or more: all."""
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], device: torch.device) -> _Cut | None:
+        """None where no request leaves a token out."""
+        if all(r.sampling.whole for r in requests):
+            return None
+        top_p = torch.tensor([r.sampling.top_p for r in requests], dtype=torch.float64, device=device)
+        return cls(top_p, torch.tensor([r.sampling.top_k or 1 << 62 for r in requests], device=device))
+
+    def __call__(self, logits_bV: Tensor, temperature_b: Tensor, rows: Tensor) -> Tensor:
+        """The logits with -inf for what may not be drawn. The likeliest token always may."""
+        scaled = logits_bV.float() / torch.where(temperature_b == 0, 1.0, temperature_b)[:, None]
+        ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+        out = torch.arange(ordered.shape[-1], device=ordered.device) >= self.top_k_B[rows, None]
+        p = ordered.masked_fill(out, -torch.inf).double().softmax(-1)
+        before = p.cumsum(-1) - p
+        top_p = self.top_p_B[rows, None]
+        out |= (before >= top_p) & (top_p < 1)
+        out[:, 0] = False
+        return logits_bV.masked_fill(torch.zeros_like(out).scatter(-1, order, out), -torch.inf)
 
 
 def _uniforms(seed: int, n: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from postrl.types import FinishReason, VersionSpan
@@ -15,14 +15,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample. Training rollouts use the whole distribution (top_p 1, no penalties): what importance
-    correction assumes."""
+    """How to sample. No penalties: importance correction assumes that the learner knows the distribution."""
 
     temperature: float
     """0: greedy."""
     max_tokens: int
     stop: tuple[str, ...] = ()
     """Texts that end a completion."""
+    top_p: float = 1.0
+    """Of the tokens that top_k leaves, only the likeliest, as few as make up this share of their probability; 1: all."""
+    top_k: int = 0
+    """Only the likeliest tokens, this many; 0: all."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every token may be drawn."""
+        return self.top_p >= 1 and not self.top_k
+
+    def greedy(self) -> Sampling:
+        """The likeliest token every time, with its log-prob in the whole distribution."""
+        return replace(self, temperature=0.0, top_p=1.0, top_k=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,7 @@ class Sampled:
     version_spans: list[VersionSpan]
     finish_reason: FinishReason
     """"abort": it was given up, and the other fields are empty."""
+    support: list[list[int]] | None = None
 
 
 class Sampler(Protocol):

@@ -30,7 +30,7 @@ def schema(names: Sequence[str], extra: Sequence[str] = ()) -> Any:
         ("weight_version_first", pa.int32()), ("weight_version_last", pa.int32()), ("staleness", pa.int32()),
         ("finish_reason", pa.string()), ("prompt_tokens", pa.int32()), ("completion_tokens", pa.int32()),
         ("reward", pa.float64()), ("advantage", pa.float32()), ("dropped", pa.string()), ("dataset_columns", pa.string()),
-        ("rewards", pa.list_(pa.string())),
+        ("rewards", pa.list_(pa.string())), ("support", pa.list_(pa.list_(pa.int32()))),
     ]  # fmt: skip
     for name in names:
         columns += [
@@ -84,6 +84,7 @@ def _row(step: int, split: str, group: Group, rollout: Rollout, names: Sequence[
         "dropped": rollout.dropped,
         "dataset_columns": json.dumps(group.columns, default=str),
         "rewards": list(group.rewards),
+        "support": rollout.support,
         **{f"extra/{column}": json.dumps(value) for column, value in rollout.extra.items()},
     }
     for name in names:
@@ -144,6 +145,7 @@ def _rollout(row: dict[str, Any]) -> Rollout:
         advantage=row["advantage"],
         staleness=row["staleness"],
         dropped=row["dropped"],
+        support=row.get("support"),
     )
 
 
