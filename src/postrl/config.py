@@ -100,8 +100,8 @@ class GRPOConfig:
     reward: list[str] = setting(
         [],
         REWARD,
-        "Built-in name (math, code, arithmetic, format, soft_overlong, cosine, repetition) or file.py:function; repeatable; "
-        "default: the data set's own.",
+        "Built-in name (math, code, arithmetic, format, soft_overlong, cosine, repetition, judge), reward_model:MODEL or "
+        "file.py:function; repeatable; default: the data set's own.",
     )
     reward_weights: list[float] = setting([], REWARD, "Weight of each --reward, in the same order; default: 1 each.")
     reward_timeout: float = setting(

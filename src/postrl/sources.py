@@ -14,7 +14,7 @@ from postrl.config import GRPOConfig
 from postrl.data_stream import planned_steps
 from postrl.errors import PostrlError, UsageError, WaitTimeout
 from postrl.messages import PROTOCOL, Channel, Message, ProtocolError, connect, decode_groups, encode, encode_groups
-from postrl.rewards.builtin import BUILTINS
+from postrl.rewards.builtin import BUILTINS, VERIFIERS
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.types import Group
 from postrl.worker import Metrics, RolloutWorker
@@ -23,8 +23,12 @@ T = TypeVar("T")
 
 START_TIMEOUT = 600.0
 """Seconds the rollout worker may take to load its data and its rewards."""
-SLOWEST_BUILTIN = max(row.seconds for row in BUILTINS.values())
-"""Seconds that a built-in reward may take for one completion."""
+
+
+def slowest_reward(config: GRPOConfig) -> float:
+    """Seconds that a built-in reward of this run may take for one completion."""
+    named = {reward.partition(":")[0] for reward in config.reward} & BUILTINS.keys()
+    return max(BUILTINS[name].seconds for name in named or VERIFIERS)
 
 
 class Source(Protocol):
@@ -102,7 +106,7 @@ class RemoteSource:
         self.address, self.config = address, config
         # The worker has its own deadlines and names what it waits for; this one is for a worker that hangs.
         calls = max(config.prompts_per_step, config.eval_prompts)  # of one function, one after the other
-        scoring = calls * max(config.reward_timeout, SLOWEST_BUILTIN * config.num_generations)
+        scoring = calls * max(config.reward_timeout, slowest_reward(config) * config.num_generations)
         once = 2 * (config.server_start_timeout + config.request_timeout) + config.stale_wait + scoring + 600.0
         self.timeout = once * (1 + config.max_refills * config.dynamic_sampling)
         self.restarts = 0
