@@ -1,6 +1,6 @@
 """The folder of a run: what is where, whether it may be started or continued, and small files between processes.
 
-RUN/config.yaml  RUN/metrics.jsonl  RUN/rollouts/  RUN/checkpoints/  RUN/logs/  RUN/model/  RUN/abandoned/
+RUN/config.yaml  RUN/metrics.jsonl  RUN/rollouts/  RUN/checkpoints/  RUN/logs/  RUN/model/  RUN/critic/  RUN/abandoned/
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class RunFolder:
         self.rollouts = self.path / "rollouts"
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
+        self.critic = self.path / "critic"
         self.weights = self.path / "weights"
         self.metrics = self.path / "metrics.jsonl"
         self.config = self.path / "config.yaml"
