@@ -308,7 +308,7 @@ def test_a_torch_dtype_is_read_as_its_name():
         ({"optim": "adafactor"}, "adamw, sgd"),
         ({"model_init_kwargs": {"quantization_config": 1}}, "the module"),
         ({"bf16": True, "dtype": "float32"}, "keep one of bf16 and dtype"),
-        ({"top_p": 0.9}, "importance correction"),
+        ({"top_p": 0.9}, "no importance ratio right"),
         ({"warmup_ratio": 0.1}, "set warmup_steps"),
         ({"deepspeed": "ds.json"}, "set num_processes"),
         ({"vllm_enable_sleep_mode": True}, "do not share"),

@@ -266,11 +266,11 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 
 def _narrowed(c: GRPOConfig) -> Problem:
-    if c.top_p < 1 or c.top_k:
+    if (c.top_p < 1 or c.top_k) and c.engine != "transformers" and not c.replay:
         return (
-            f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and the "
-            "trainer's log-probs would be those of all tokens: no importance ratio would be right",
-            "leave --top-p and --top-k out",
+            f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and engine = "
+            f"{c.engine} does not say which: the trainer's log-probs would be those of all tokens, and no importance ratio right",
+            "leave --top-p and --top-k out, or use --engine transformers, which says it",
         )
     return None
 

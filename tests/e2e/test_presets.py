@@ -47,3 +47,16 @@ def test_two_steps_move_the_policy(name, model, tmp_path):
         assert all(meaning(metric) for metric in row), "every metric is explained"
     before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "model" / "model.safetensors")
     assert any(not torch.equal(before[weight], after[weight]) for weight in before)
+
+
+def test_with_top_p_and_top_k_learner_and_sampler_agree_on_the_tokens_that_were_left(model, tmp_path):
+    config = GRPOConfig(
+        output_dir=str(tmp_path), engine="transformers", prompts_per_step=2, num_generations=4, max_completion_length=6,
+        max_steps=2, learning_rate=1e-4, save_steps=0, top_p=0.9, top_k=20, beta=0.1, minibatches=2,
+    )  # fmt: skip
+    with closing(GRPOTrainer(model=str(model), reward_funcs=even, args=config, train_dataset=ROWS)) as trainer:
+        trainer.train()
+    for row in read_metrics(tmp_path / "metrics.jsonl"):
+        assert row["mismatch/max_abs"] < 1e-3 and row["policy/grad_norm"] > 0
+        assert row["policy/entropy"] < math.log(20) + 1e-3, "of twenty tokens at most"
+        assert math.isfinite(row["policy/kl_ref"])

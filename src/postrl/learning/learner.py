@@ -13,7 +13,7 @@ from torch import Tensor
 
 from postrl.errors import PostrlError
 from postrl.learning.attention import use_fitting_attention
-from postrl.learning.collate import collate, scatter
+from postrl.learning.collate import collate, scatter, support_of
 from postrl.learning.critic import Critic
 from postrl.learning.merging import merged_weights
 from postrl.learning.optimizing import Optimizing, evaluating
@@ -86,9 +86,12 @@ class Learner(Optimizing[Policy]):
     def _forward(
         self, rollouts: Sequence[Rollout], mask_BT: Tensor, policy: Policy, **options: bool
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies, [b, T]; options as `Policy.forward`."""
+        """Log-probs and entropies, [b, T], over the tokens that sampling left; options as `Policy.forward`."""
         ids, select, targets, place, prefix = self._inputs(rollouts, mask_BT)
-        logps_N, entropy_N = policy(ids, select, targets, self.config.temperature, prefix=prefix, **options)
+        support = support_of(rollouts, mask_BT, self.ranks.device)
+        logps_N, entropy_N = policy(
+            ids, select, targets, self.config.temperature, prefix=prefix, support=support, **options
+        )
         return scatter(logps_N, place), scatter(entropy_N, place)
 
     @torch.no_grad()
