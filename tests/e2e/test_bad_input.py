@@ -67,7 +67,7 @@ def replaced(old: str, new: str, args=SMALL) -> tuple[str, ...]:
         ((*replaced("arithmetic", "rows.jsonl"), "--prompt-column", "question"), "no reward is given, and rows.jsonl has none of its own"),
         ((*SMALL, "--reward", "nowhere.py:score"), "reward nowhere.py:score: there is no file "),
         ((*SMALL, "--reward", "judge.py:jugde"), "did you mean judge?"),
-        ((*SMALL, "--num-generations", "1"), "num_generations is 1: a group of one has no baseline"),
+        ((*SMALL, "--num-generations", "1"), "num_generations is 1: in algorithm = grpo a group of one has no baseline"),
         ((*SMALL, "--minibatches", "3"), "2 x 4 = 8 completions do not divide into minibatches = 3"),
         ((*SMALL, "--config", "unknown.yaml"), "unknown.yaml has no setting modle\nhint: did you mean model?"),
     ],
