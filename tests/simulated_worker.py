@@ -130,14 +130,18 @@ def worker(
 
 
 async def train(
-    made: StreamingWorker, steps: int, seconds: Callable[[int], float], *, first: int = 0, stop_after: int | None = None
-) -> list[list[Group]]:
-    """The learner: asks for a batch, trains on it for seconds(step), publishes. Returns what each step was given."""
+    made: StreamingWorker, steps: int, seconds: Callable[[int], float], *, first: int = 0, stop_after: int | None = None,
+    reported: list[dict[str, Any]] | None = None,
+) -> list[list[Group]]:  # fmt: skip
+    """The learner: asks for a batch, trains on it for seconds(step), publishes. Returns what each step was given; what
+    is told beside it goes to `reported`."""
     batches = []
     made.pushed(first)
     for version in range(first, first + steps):
-        groups, _ = await made.groups(version)
+        groups, metrics = await made.groups(version)
         batches.append(groups)
+        if reported is not None:
+            reported.append(metrics)
         if stop_after is not None and len(batches) == stop_after:
             break
         await asyncio.sleep(seconds(version))

@@ -165,11 +165,12 @@ def parts(run: dict[str, Any]) -> tuple[TimedSampler, TimedRewards]:
     )
 
 
-def simulate(run: dict[str, Any]):
+def simulate(run: dict[str, Any], reported: list[dict[str, Any]] | None = None):
     async def main():
         async with asyncio.timeout(10**6):  # a wait for ever fails instead
             made = worker(*parts(run), number=PROMPTS, **options(run))
-            return made, await train(made, STEPS, lambda step: rng(run["seed"], step).random() * run["training"])
+            seconds = lambda step: rng(run["seed"], step).random() * run["training"]  # noqa: E731
+            return made, await train(made, STEPS, seconds, reported=reported)
 
     return virtual_time.run(main())
 
@@ -227,12 +228,15 @@ def test_the_worker_inside_the_trainer_makes_the_same_batches(run):
 @settings(max_examples=150, deadline=None)
 @given(runs)
 def test_every_prompt_is_trained_once_or_left_out_and_counted_within_both_bounds(run):
-    made, batches = simulate(run)
+    reported: list[dict[str, Any]] = []
+    made, batches = simulate(run, reported)
     assert all(len(trained(groups)) == BATCH for groups in batches)
     seen = Counter(group.group_id for groups in batches for group in trained(groups))
     passed = Counter(group.group_id for groups in batches for group in replaced(groups))
     assert {*seen.values(), *passed.values()} <= {1} and not seen.keys() & passed.keys()
-    assert max(len(replaced(groups)) for groups in batches) <= run["max_refills"] * BATCH
+    refills = [metrics["rollout/refills"] for metrics in reported]
+    assert max(refills) <= run["max_refills"]
+    assert sum(refills) * BATCH == pytest.approx(made.left_out) or run["lost"]
     assert all(alike(run, group_id) for group_id in passed)
     assert made.dropped["uninformative"] >= sum(len(g.rollouts) for groups in batches for g in replaced(groups))
     if not run["lost"]:
