@@ -97,6 +97,14 @@ def test_what_shows_when_the_file_runs_is_explained(tmp_path, content, name, say
         load_preset(f"{path}:{name}")
 
 
+def test_the_rollout_worker_knows_from_the_file_that_greedy_completions_are_wanted(tmp_path):
+    path = tmp_path / "algo.py"
+    path.write_text(OTHER + "Greedy = Preset('greedy', 'remax', 'reinforce', needs=frozenset({'greedy'}))\n")
+    assert GRPOConfig(algorithm=f"{path}:Greedy").needs_greedy
+    assert not GRPOConfig(algorithm=f"{path}:MyAlgo").needs_greedy
+    assert GRPOConfig(algorithm="remax").needs_greedy and not GRPOConfig().needs_greedy
+
+
 def test_a_name_that_is_no_file_is_looked_up_in_the_table():
     check_preset("grpo")
     assert load_preset("grpo") == "grpo"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def load_preset(name: str) -> str | Preset:
     if not is_file(name):
         return name
     path, attribute = _parts(name)
-    found = getattr(_run(path), attribute, None)
+    found = getattr(_run(path.resolve()), attribute, None)
     if not isinstance(found, Preset):
         what = "nothing of this name" if found is None else f"a {type(found).__name__} there"
         raise UsageError(f"algorithm is {name!r}, and {path} holds {what}", hint=FORM)
@@ -61,8 +62,9 @@ def _parts(name: str) -> tuple[Path, str]:
     return path, attribute
 
 
+@cache
 def _run(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"postrl_algorithm_{path.stem}", path.resolve())
+    spec = importlib.util.spec_from_file_location(f"postrl_algorithm_{path.stem}", path)
     assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -12,7 +12,8 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from postrl.algorithms.presets import PRESETS, find
+from postrl.algorithm_file import load_preset
+from postrl.algorithms.presets import PRESETS, Preset
 from postrl.config_checks import check
 from postrl.errors import UsageError
 from postrl.trl_names import accept_trl_names, convert
@@ -404,9 +405,9 @@ class GRPOConfig:
 
     @property
     def needs_greedy(self) -> bool:
-        """Whether each prompt gets a greedy completion as well, as a baseline."""
-        preset = find(self.algorithm)
-        return preset is not None and "greedy" in preset.needs
+        """Whether each prompt gets a greedy completion as well, as a baseline. Runs the file of an algorithm in a file."""
+        preset = load_preset(self.algorithm)
+        return "greedy" in (preset if isinstance(preset, Preset) else PRESETS[preset]).needs
 
     @staticmethod
     def defaults_of(algorithm: str) -> dict[str, Any]:
