@@ -5,7 +5,8 @@
     python benchmarks/algorithms.py --only vapo --keep DIR       # runs that are there already are read, not made again
 
 Prints, for each algorithm, the mean reward of the last three steps minus that of the first three (to reach: 0.2), by
-seed. Every step has 64 completions, eight of each prompt: also for algorithms whose own default is one a prompt.
+seed. Every step trains on 64 completions, eight of each prompt: also for algorithms whose own default is one a prompt.
+dapo samples more and replaces groups that teach nothing, which "rollouts" counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.metrics import read_metrics
+from postrl.rollout.store import read_rollouts, stored_steps
 
 COMMON = {
     "model": "smollm2-135m", "dataset": "arithmetic", "engine": "transformers", "prompts-per-step": 8,
@@ -62,13 +64,13 @@ def run(folder: Path, name: str, seed: int, steps: int) -> dict[str, Any]:
         flags = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
         subprocess.run([sys.executable, "-m", "postrl", name, *flags], check=True, stdout=subprocess.DEVNULL)
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["step"] > 0]
-    rewards = [row["reward/mean"] for row in rows]
+    rewards = [row["reward/arithmetic/mean"] for row in rows]  # of all that was sampled, also what dapo replaced
     first, last = statistics.fmean(rewards[:3]), statistics.fmean(rewards[-3:])
     return {
         "first": first,
         "last": last,
         "rise": last - first,
-        "rollouts": sum(row["rollout/completions"] for row in rows) if "rollout/completions" in rows[0] else 64 * len(rows),
+        "rollouts": sum(len(g.rollouts) for file in stored_steps(folder) for g in read_rollouts(file)),
         "explained_variance": rows[-1].get("critic/explained_variance"),
         "seconds": sum(row["time/step"] for row in rows),
     }

@@ -6,13 +6,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from helpers import tiny_model_dir
 from learning.batches import make_groups
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.algorithm_file import check_preset, load_preset
 from postrl.algorithms import PRESETS, Preset, register
+from postrl.algorithms.algorithm import resolve
+from postrl.algorithms.objective import idle_rows
+from postrl.algorithms.parts import LOSSES
+from postrl.cli.options import build_config
 from postrl.errors import UsageError
+from postrl.learning.batch import make_batch
 from postrl.rollout.store import write_rollouts
 
 DOCS = Path(__file__).parents[1] / "docs" / "algorithms.md"
@@ -103,6 +109,28 @@ def test_the_rollout_worker_knows_from_the_file_that_greedy_completions_are_want
     assert GRPOConfig(algorithm=f"{path}:Greedy").needs_greedy
     assert not GRPOConfig(algorithm=f"{path}:MyAlgo").needs_greedy
     assert GRPOConfig(algorithm="remax").needs_greedy and not GRPOConfig().needs_greedy
+
+
+def test_settings_in_a_file_come_too_late_and_are_refused(tmp_path):
+    path = tmp_path / "algo.py"
+    path.write_text("from postrl.algorithms import Preset\nX = Preset('x', 'group', 'clip', settings={'beta': 0.3})\n")
+    with pytest.raises(UsageError, match=r"settings of its own \(beta\), which come too late"):
+        load_preset(f"{path}:X")
+
+
+def test_the_defaults_of_the_command_stand_below_those_of_its_config_file(tmp_path):
+    (tmp_path / "run.yaml").write_text("prompts_per_step: 4\nmodel: m\n")
+    given = {"algorithm": "algo.py:X"}
+    config = build_config(GRPOConfig, given, tmp_path / "run.yaml", algorithm="dapo")
+    assert (config.prompts_per_step, config.num_generations, config.epsilon_high) == (4, 16, 0.28)
+    assert build_config(GRPOConfig, {}, tmp_path / "run.yaml", algorithm="dapo").algorithm == "dapo"
+
+
+def test_rows_without_advantage_are_passed_through_a_loss_of_ones_own():
+    batch = make_batch(make_groups(2, 4), 0, torch.device("cpu"))
+    batch.advantages = torch.zeros(8)
+    assert idle_rows(batch, resolve("grpo")) == list(range(8))
+    assert idle_rows(batch, resolve(Preset("mine", "group", LOSSES["clip"]))) == []
 
 
 def test_a_name_that_is_no_file_is_looked_up_in_the_table():

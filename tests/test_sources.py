@@ -47,7 +47,7 @@ def run(tmp_path):
 
 
 def test_a_replay_gives_the_groups_of_each_step_as_they_were_scored(run):
-    source = ReplaySource(run)
+    source = ReplaySource(run, GRPOConfig())
     for step in (1, 3):
         groups, metrics = source.groups(step, version=9)
         assert [[r.completion_ids for r in g.rollouts] for g in groups] == [
@@ -62,13 +62,13 @@ def test_a_replay_has_the_greedy_completions_too(tmp_path):
     groups = make_groups(2, 2)
     groups[0].greedy = replace(groups[0].rollouts[1], sample_index=GREEDY, reward=0.25, dropped="greedy")
     write_rollouts(tmp_path / "rollouts", 1, "train", groups)
-    found, _ = ReplaySource(tmp_path).groups(1, version=0)
+    found, _ = ReplaySource(tmp_path, GRPOConfig()).groups(1, version=0)
     assert [group.greedy and group.greedy.reward for group in found] == [0.25, None]
     assert [len(group.rollouts) for group in found] == [2, 2]
 
 
 def test_a_replay_has_as_many_steps_as_are_stored(run):
-    source = ReplaySource(run)
+    source = ReplaySource(run, GRPOConfig())
     assert [total_steps(GRPOConfig(max_steps=n), source) for n in (-1, 2, 50)] == [3, 2, 3]
     with pytest.raises(UsageError, match="holds 3 stored steps, and step 4 is asked for"):
         source.groups(4, 0)
@@ -76,13 +76,13 @@ def test_a_replay_has_as_many_steps_as_are_stored(run):
 
 def test_a_replay_of_nothing_is_refused(tmp_path):
     with pytest.raises(UsageError, match="holds no stored rollouts"):
-        ReplaySource(tmp_path)
+        ReplaySource(tmp_path, GRPOConfig())
 
 
 def test_a_damaged_file_is_refused(run):
     (run / "rollouts" / "step_000002.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"step_000002.parquet is not a file of stored rollouts"):
-        ReplaySource(run).groups(2, 0)
+        ReplaySource(run, GRPOConfig()).groups(2, 0)
 
 
 # -- a worker inside this process --------------------------------------------------------------------------------------
@@ -92,6 +92,7 @@ class Worker:
     """The part of a rollout worker that LocalSource uses."""
 
     evaluation = None
+    names = ("arithmetic",)
 
     def __init__(self) -> None:
         self.rewards = self
@@ -112,6 +113,8 @@ def test_a_worker_in_this_process_works_in_a_notebook_too():
     async def cell() -> list:
         return LocalSource(worker, 10).groups(1, 4)[0]
 
+    assert LocalSource(worker, 10).rewards == ["arithmetic"]
+    worker.started = 0
     assert LocalSource(worker, 10).groups(1, 3)[0] == [3]
     assert asyncio.run(cell()) == [4]
     assert worker.started == 2

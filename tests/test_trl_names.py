@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from postrl import trl_names
-from postrl.config import GRPOConfig
+from postrl.config import GRPOConfig, PPOConfig
 from postrl.errors import UsageError
 from postrl.trl_names import RULES
 from postrl.trl_refused import REFUSED
@@ -149,8 +149,17 @@ def test_the_conversion_is_one_line_on_stderr_and_said_once(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        "TRL names: per_device_train_batch_size=8 -> prompts_per_step=2, minibatches=1; bf16=True -> dtype='bfloat16'\n"
+        "TRL names: bf16=True -> dtype='bfloat16'; per_device_train_batch_size=8 -> prompts_per_step=2, minibatches=1\n"
     )
+
+
+def test_a_batch_is_counted_in_the_groups_of_its_algorithm():
+    dapo = GRPOConfig(algorithm="dapo", per_device_train_batch_size=32)
+    assert (dapo.prompts_per_step, dapo.num_generations) == (2, 16)
+    ppo = PPOConfig(per_device_train_batch_size=64)
+    assert (ppo.prompts_per_step, ppo.num_generations, ppo.minibatches) == (64, 1, 1)
+    gspo = GRPOConfig(importance_sampling_level="sequence", per_device_train_batch_size=16)
+    assert (gspo.algorithm, gspo.prompts_per_step) == ("gspo", 2)
 
 
 def test_our_own_names_are_taken_silently(capsys):
@@ -240,7 +249,10 @@ def test_a_batch_given_in_both_ways_is_refused():
         ({"loss_type": "grpo"}, {"loss_aggregation": "seq_mean_token_mean"}),
         ({"loss_type": "dr_grpo"}, {"loss_aggregation": "seq_mean_token_sum_norm"}),
         ({"loss_type": "sapo"}, {"algorithm": "sapo", "loss_aggregation": "seq_mean_token_mean"}),
-        ({"loss_type": "cispo", "epsilon_high": 4.0}, {"algorithm": "cispo", "is_cap_high": 4.0, "epsilon_high": None}),
+        (
+            {"loss_type": "cispo", "epsilon": 0.3, "epsilon_high": 4.0},
+            {"algorithm": "cispo", "is_cap_high": 4.0, "epsilon": 0.2, "epsilon_high": None},
+        ),
         (
             {"importance_sampling_level": "sequence", "epsilon": 3e-4},
             {"algorithm": "gspo", "epsilon": 3e-4, "loss_aggregation": "seq_mean_token_mean"},
@@ -308,7 +320,7 @@ def test_a_torch_dtype_is_read_as_its_name():
         ({"optim": "adafactor"}, "adamw, sgd"),
         ({"model_init_kwargs": {"quantization_config": 1}}, "the module"),
         ({"bf16": True, "dtype": "float32"}, "keep one of bf16 and dtype"),
-        ({"top_p": 0.9}, "no importance ratio right"),
+        ({"top_p": 0.9, "use_vllm": True}, "no importance ratio right"),
         ({"warmup_ratio": 0.1}, "set warmup_steps"),
         ({"deepspeed": "ds.json"}, "set num_processes"),
         ({"vllm_enable_sleep_mode": True}, "do not share"),

@@ -51,6 +51,11 @@ def load_preset(name: str) -> str | Preset:
     if not isinstance(found, Preset):
         what = "nothing of this name" if found is None else f"a {type(found).__name__} there"
         raise UsageError(f"algorithm is {name!r}, and {path} holds {what}", hint=FORM)
+    if found.settings:
+        raise UsageError(
+            f"{path} gives {attribute} settings of its own ({', '.join(found.settings)}), which come too late from a file",
+            hint="give them as flags or with --config; those of an algorithm that a script registers count",
+        )
     return found
 
 

@@ -316,7 +316,9 @@ class GRPOConfig:
 
     # -- critic --------------------------------------------------------------------------------------------------
     critic_model: str | None = setting(
-        None, CRITIC, "Model that the critic starts from: id, folder or packaged name; default: the policy's own."
+        None,
+        CRITIC,
+        "Model whose body the critic starts from, with a new head that gives 0: id, folder or packaged name; default: the policy's own.",
     )
     critic_learning_rate: float = setting(1e-5, CRITIC, "Peak learning rate of the critic.")
     critic_warmup_steps: int = setting(
@@ -425,14 +427,15 @@ class GRPOConfig:
             UsageError: an unknown key, a value of the wrong type, or an impossible combination.
         """
         known = {f.name: f for f in fields(cls)}
-        values = convert(values, list(known), source=source)
+        values = convert(values, cls, source=source)
         return cls(**{name: _coerce(known[name], value, source) for name, value in values.items()})
 
     @classmethod
-    def from_yaml(cls, path: str | Path, **overrides: Any) -> GRPOConfig:
-        """Build from a YAML file; `overrides` (the command line) win."""
-        values = convert(read_yaml(path), [f.name for f in fields(cls)], source=str(path))
-        return cls.from_dict({**values, **overrides}, source=str(path))
+    def from_yaml(cls, path: str | Path, defaults: dict[str, Any] | None = None, **overrides: Any) -> GRPOConfig:
+        """Build from a YAML file; `overrides` (the command line) win, and `defaults` stand where it says nothing."""
+        named = {name: value for name, value in overrides.items() if name == "algorithm"}
+        values = convert({**read_yaml(path), **named}, cls, source=str(path))
+        return cls.from_dict({**(defaults or {}), **values, **overrides}, source=str(path))
 
     def save(self, path: str | Path) -> None:
         import yaml

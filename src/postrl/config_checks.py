@@ -7,7 +7,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from postrl.algorithms.presets import PRESETS, find
+from postrl.algorithms.presets import PRESETS, Preset, find
 from postrl.algorithms.refused import Problem, problem
 from postrl.data_presets import dataset_names
 from postrl.errors import UsageError
@@ -82,9 +82,20 @@ def _algorithm(c: GRPOConfig) -> Problem:
     except ValueError as error:
         near = get_close_matches(c.algorithm, PRESETS, n=1)
         return str(error), f"did you mean {near[0]}?" if near else "or give one of your own as file.py:PRESET"
-    if preset is None or (c.replay and c.num_generations == 1):
+    if preset is None:
         return None
-    return problem(c, preset)
+    return problem(c, preset) or _group_of_one(c, preset)
+
+
+def _group_of_one(c: GRPOConfig, preset: Preset) -> Problem:
+    if preset.group_baseline and c.num_generations < 2 and not c.replay:
+        return (
+            f"num_generations is {c.num_generations}: in algorithm = {preset.name} a group of one has no baseline, every "
+            "advantage would be 0",
+            "set --num-generations to 2 or more (8 is usual), or use an algorithm that needs no group, such as "
+            "flash_reinforce",
+        )
+    return None
 
 
 def _reference(c: GRPOConfig) -> Problem:
@@ -97,6 +108,16 @@ def _reference(c: GRPOConfig) -> Problem:
             f"sync_ref_model is on, and with lora_rank = {c.lora_rank} the reference is the model under the adapter, which "
             "does not move",
             "set --no-sync-ref-model, or train all weights with --lora-rank 0",
+        )
+    return None
+
+
+def _critic_warmup(c: GRPOConfig) -> Problem:
+    if 0 < c.max_steps <= c.critic_warmup_steps:
+        return (
+            f"critic_warmup_steps = {c.critic_warmup_steps} trains the critic alone, and max_steps = {c.max_steps} leaves no "
+            "step for the policy",
+            "raise --max-steps, or lower --critic-warmup-steps",
         )
     return None
 
@@ -266,17 +287,18 @@ def _vllm_args(c: GRPOConfig) -> Problem:
 
 
 def _narrowed(c: GRPOConfig) -> Problem:
-    if (c.top_p < 1 or c.top_k) and c.engine != "transformers" and not c.replay:
+    servers = c.engine in ("vllm", "simulated") or c.vllm_server_url
+    if (c.top_p < 1 or c.top_k) and servers and not c.replay:
         return (
-            f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and engine = "
-            f"{c.engine} does not say which: the trainer's log-probs would be those of all tokens, and no importance ratio right",
+            f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and vLLM's "
+            "servers do not say which: the trainer's log-probs would be those of all tokens, and no importance ratio right",
             "leave --top-p and --top-k out, or use --engine transformers, which says it",
         )
     return None
 
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
-    _ranges, _choices, _algorithm, _reference, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
+    _ranges, _choices, _algorithm, _reference, _critic_warmup, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
     _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
     _weight_sync, _vllm_args, _narrowed,
 )  # fmt: skip

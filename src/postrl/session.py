@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,8 @@ class Session:
     trackers: Trackers
     total_steps: int
     has_evaluation: bool
+    rewards: list[str] | None
+    """Names of the run's reward functions, in their order; None: not known."""
     first_step: int = 1
     """The step to do next; later than 1 in a resumed run."""
     version: int = 0
@@ -132,7 +135,7 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         source = _source(config, connections, tokenizer, folder, given, sampler) if ranks.is_main else None
         if source is not None:
             stack.callback(source.close)
-        steps, has_evaluation = _agree(config, ranks, source)
+        steps, has_evaluation, rewards = _agree(config, ranks, source)
         learner = _learner(config, ranks, algorithm, model, tokenizer, given.peft_config, steps)
         sync = _sync(config, connections, folder, learner, tokenizer, sampler)
         stack.callback(sync.close)
@@ -144,7 +147,8 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         )
         stack.callback(trackers.close)
         yield Session(
-            config, folder, ranks, learner, algorithm, tokenizer, source, sync, MetricsWriter(folder.metrics), trackers, steps, has_evaluation
+            config, folder, ranks, learner, algorithm, tokenizer, source, sync, MetricsWriter(folder.metrics), trackers, steps, has_evaluation,
+            rewards,
         )  # fmt: skip
 
 
@@ -188,7 +192,7 @@ def _source(
     sampler: _EmbeddedParts | None,
 ) -> Source:
     if config.replay:
-        return ReplaySource(config.replay)
+        return ReplaySource(config.replay, config)
     if connections.worker:
         return RemoteSource(connections.worker, config)
     assert sampler is not None
@@ -196,24 +200,35 @@ def _source(
     return LocalSource(worker, len(train.prompts))
 
 
-def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int, bool]:
-    """Rank 0 knows the data; the others learn the number of steps from it."""
-    mine = [0.0, 0.0] if source is None else [float(total_steps(config, source)), float(source.has_evaluation)]
-    steps, has_evaluation = ranks.sum(mine)
-    return int(steps), bool(has_evaluation)
+def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int, bool, list[str] | None]:
+    """Rank 0 knows the data; the others learn from it: steps, whether there is an evaluation set, names of the rewards."""
+    mine = b""
+    if source is not None:
+        mine = json.dumps([total_steps(config, source), source.has_evaluation, source.rewards]).encode()
+    steps, has_evaluation, rewards = json.loads(ranks.broadcast(mine))
+    return steps, has_evaluation, rewards
 
 
 def _learner(
     config: GRPOConfig, ranks: Ranks, algorithm: Algorithm, model: Any, tokenizer: Any, peft_config: Any, steps: int
 ) -> Learner:
     """The learner with what the algorithm needs beside the policy: copies of the initial model, made before anything
-    changes it."""
+    changes it.
+
+    Raises:
+        UsageError: the warm-up of the critic leaves no step for the policy.
+    """
     dtype, phase = compute_dtype(config), config.num_iterations * config.minibatches
     reference, critic, waits = _reference(model, algorithm), None, 0
     if "values" in algorithm.needs:
+        waits = config.critic_warmup_steps
+        if waits >= steps:
+            raise UsageError(
+                f"critic_warmup_steps = {waits} trains the critic alone, and the run's {steps} steps leave none for the policy",
+                hint="lower --critic-warmup-steps, or train longer",
+            )
         body = critic_body(config, model, tokenizer, peft_config)
         critic = Critic(body, config=config, ranks=ranks, dtype=dtype, total_updates=steps * phase)
-        waits = min(steps, config.critic_warmup_steps)
     return Learner(
         model,
         config=config,

@@ -15,6 +15,7 @@ from postrl.data_stream import planned_steps
 from postrl.errors import PostrlError, UsageError, WaitTimeout
 from postrl.messages import PROTOCOL, Channel, Message, ProtocolError, connect, decode_groups, encode, encode_groups
 from postrl.rewards.builtin import BUILTINS, VERIFIERS
+from postrl.rewards.registry import distinct, resolve
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.types import Group
 from postrl.worker import Metrics, RolloutWorker
@@ -36,6 +37,8 @@ class Source(Protocol):
 
     num_prompts: int
     """Prompts of one epoch."""
+    rewards: list[str] | None
+    """Names of the run's reward functions, in their order; None: not known."""
     has_evaluation: bool
 
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
@@ -63,6 +66,7 @@ class LocalSource:
     def __init__(self, worker: RolloutWorker, num_prompts: int) -> None:
         self.worker = worker
         self.num_prompts = num_prompts
+        self.rewards: list[str] | None = list(worker.rewards.names)
         self.has_evaluation = worker.evaluation is not None
         run_to_end(worker.rewards.start())
 
@@ -115,6 +119,7 @@ class RemoteSource:
         self._version: int | None = None
         data = self._connect()
         self.num_prompts = int(data["num_prompts"])
+        self.rewards: list[str] | None = list(data["rewards"])
         self.has_evaluation = bool(data["has_evaluation"])
 
     def _connect(self) -> dict[str, Any]:
@@ -206,8 +211,14 @@ class ReplaySource:
 
     has_evaluation = False
 
-    def __init__(self, run: str | Path) -> None:
+    def __init__(self, run: str | Path, config: GRPOConfig) -> None:
         self.run = Path(run)
+        self.rewards: list[str] | None = distinct([resolve(reward).name for reward in config.reward]) or None
+        if config.reward_weights and config.multi_objective_aggregation != "sum_then_normalize" and not self.rewards:
+            raise UsageError(
+                "reward_weights do not say which rewards of the stored rollouts they are for",
+                hint="name these with --reward, in the same order",
+            )
         self.files = stored_steps(run)
         self.num_prompts = len({group.prompt_id for group in read_rollouts(self.files[0])}) * len(self.files)
 

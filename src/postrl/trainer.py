@@ -6,6 +6,7 @@ generate -> score -> assess -> advantage -> update -> sync weights
 from __future__ import annotations
 
 import functools
+import json
 import shutil
 import sys
 import time
@@ -24,6 +25,7 @@ from postrl.algorithms.objective import (
     value_objective,
     with_advantages,
 )
+from postrl.algorithms.presets import PRESETS
 from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig
@@ -98,7 +100,7 @@ class GRPOTrainer:
         )
         funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
         rewards = [resolve_reward(func) for func in funcs if func is not None]
-        job = Job(rewards=rewards, train=train_dataset, evaluate=eval_dataset, tokenizer=processing_class)
+        job = Job(rewards, train_dataset, eval_dataset, processing_class, preset=PRESETS.get(self.args.algorithm))
         self.given = Given(None if isinstance(model, str) else model, peft_config, job, processing_class)
         self.callbacks = Callbacks(callbacks or [], self.args)
         self.connections: Connections | None = None
@@ -149,11 +151,14 @@ class GRPOTrainer:
     def assess(self, groups: list[Group]) -> Batch:
         """The groups as tensors, with the log-probs and values that the algorithm needs before the update."""
         s = self.opened_session
-        return s.learner.assess(make_batch(groups, s.version, s.ranks.device), s.algorithm.needs)
+        return s.learner.assess(make_batch(groups, s.version, s.ranks.device, s.rewards), s.algorithm.needs)
 
     def advantage(self, batch: Batch) -> Batch:
         """Rewards to advantages; what is not trained on leaves the mask here, before denominators are counted."""
-        return with_advantages(batch, self.opened_session.algorithm)
+        try:
+            return with_advantages(batch, self.opened_session.algorithm)
+        except ValueError as error:
+            raise UsageError(f"no advantages for this batch: {error}", hint="see docs/algorithms.md") from error
 
     @timed("update")
     def update(self, batch: Batch) -> UpdateReport:
@@ -174,7 +179,8 @@ class GRPOTrainer:
         def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
             return objective(logp_BT, micro, s.algorithm, denoms, entropy_BT=entropy_BT)
 
-        idle = idle_rows(batch, s.algorithm)
+        # One list for all ranks: sums on GPUs differ in their last bits, and ranks must make as many passes.
+        idle = json.loads(s.ranks.broadcast(json.dumps(idle_rows(batch, s.algorithm)).encode()))
         report = s.learner.update(batch, loss, denominators, accumulate, idle=idle)
         if s.ranks.is_main and report.optimizer_steps:
             uncounted = {"policy/loss": idle_totals(batch, idle, s.algorithm)}

@@ -17,6 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from postrl.algorithms.presets import PRESETS
 from postrl.errors import UsageError
 from postrl.trl_refused import REFUSED
 
@@ -38,25 +39,26 @@ def accept_trl_names(cls: type[T]) -> type[T]:
             raise UsageError(
                 f"{cls.__name__} takes settings by name, got {args[0]!r}", hint=f"{cls.__name__}(output_dir=...)"
             )
-        own = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-        given = convert(values, list(own), source=cls.__name__)
-        defaults = self.defaults_of(given.get("algorithm", own["algorithm"].default))
-        original(self, **{**defaults, **given})
+        given = convert(values, cls, source=cls.__name__)
+        original(self, **{**self.defaults_of(given["algorithm"]), **given})
 
     cls.__init__ = __init__  # type: ignore[method-assign]
     return cls
 
 
-def convert(values: Mapping[str, Any], own: list[str], *, source: str) -> Values:
-    """TRL's names and values as ours; prints one line when something was converted.
+def convert(values: Mapping[str, Any], cls: Any, *, source: str) -> Values:
+    """TRL's names and values as ours, and the algorithm they are for; prints one line when something was converted.
 
     Args:
         values: settings as given, by our or TRL's names.
-        own: the names that exist here.
+        cls: the settings dataclass.
         source: what the settings come from, for messages.
     """
+    own = {f.name: f for f in fields(cls)}
     given, notes = dict(values), []
     for names, rule in RULES:
+        if rule is _batch:  # the last one: a batch is counted in the groups of its algorithm
+            given.setdefault("algorithm", own["algorithm"].default)
         found = {name: given.pop(name) for name in names if name in given}
         if not found:
             continue
@@ -68,7 +70,7 @@ def convert(values: Mapping[str, Any], own: list[str], *, source: str) -> Values
             notes.append(f"{_pairs(found)} -> {_pairs(ours) or 'no setting needed'}")
         given.update(ours)
     for name in [name for name in given if name not in own]:
-        _refuse(name, given.pop(name), own, source)
+        _refuse(name, given.pop(name), list(own), source)
     if notes:
         _say_once("TRL names: " + "; ".join(notes))
     return given
@@ -125,7 +127,9 @@ def _batch(found: Values, rest: Values) -> Values:
     per_device, accumulation = found.get("per_device_train_batch_size", 8), found.get("gradient_accumulation_steps", 1)
     generation, steps = found.get("generation_batch_size"), found.get("steps_per_generation")
     per_step = per_device * _world(rest)
-    group = rest.get("num_generations", 8)
+    algorithm = rest["algorithm"]
+    own = PRESETS[algorithm].settings if algorithm in PRESETS else {}
+    group = rest.get("num_generations", own.get("num_generations", 8))
     if generation is not None and steps is not None and generation != per_step * steps:
         raise UsageError(
             f"generation_batch_size = {generation} is not per_device_train_batch_size x processes x steps_per_generation "
@@ -206,6 +210,7 @@ def _loss_type(found: Values, rest: Values) -> Values:
         return {"algorithm": "sapo"}
     if kind == "cispo":  # TRL's epsilon_high is the cap itself there
         cap = rest.pop("epsilon_high", None)
+        rest.pop("epsilon", None)  # the lower side, which TRL's cispo does not read
         return {"algorithm": "cispo", **({} if cap is None else {"is_cap_high": cap})}
     if kind not in LOSSES:
         raise UsageError(
@@ -339,10 +344,6 @@ def _none_is_empty(found: Values, rest: Values) -> Values:
 
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
-    (
-        ("per_device_train_batch_size", "gradient_accumulation_steps", "generation_batch_size", "steps_per_generation"),
-        _batch,
-    ),
     (("bf16", "fp16"), _precision),
     (("use_vllm", "vllm_mode", "vllm_server_base_url", "vllm_server_host", "vllm_server_port"), _engine),
     (("vllm_server_timeout",), _renamed("server_start_timeout")),
@@ -369,4 +370,8 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("push_to_hub", "hub_model_id"), _hub),
     (("debug",), _debug),
     (("reward_weights",), _none_is_empty),
+    (
+        ("per_device_train_batch_size", "gradient_accumulation_steps", "generation_batch_size", "steps_per_generation"),
+        _batch,
+    ),
 )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from postrl.algorithms.presets import Preset
 from postrl.config import GRPOConfig
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.dynamic_sampling import informative, task_weights, unjudged
@@ -67,6 +68,7 @@ class RolloutWorker:
         """Completions dropped since the run began, by reason."""
         self.most_replaced = config.max_refills * config.prompts_per_step
         """Groups that dynamic sampling may replace for one batch."""
+        self._said_kept = False
         self.evaluation = evaluate
         self.sampling = Sampling(
             config.temperature, config.max_completion_length, tuple(config.stop), config.top_p, config.top_k
@@ -232,7 +234,8 @@ class RolloutWorker:
         if not self.config.dynamic_sampling:
             return {}
         kept = sum(map(self._replaceable, groups))
-        if kept:
+        if kept and not self._said_kept:
+            self._said_kept = True  # the metric says it of every step
             self.note(
                 f"{kept} of {len(groups)} groups of a step are trained on although their completions are all alike: "
                 f"max_refills = {self.config.max_refills} batches' worth of such groups were replaced before. Are the "
@@ -370,6 +373,8 @@ class Job:
     """Rows to train on: a datasets.Dataset or a list of dicts."""
     evaluate: Any = None
     tokenizer: Any = None
+    preset: Preset | None = None
+    """The algorithm, where the script has registered it: the worker reads from it what to sample."""
 
     def dumps(self) -> bytes:
         import cloudpickle

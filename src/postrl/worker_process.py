@@ -7,6 +7,7 @@ import logging
 import pickle
 from typing import Any
 
+from postrl.algorithms.presets import register
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import error_to_wire
@@ -26,10 +27,12 @@ def worker_main(run_dir: str) -> int:
     from postrl.launch.process import read_stdin
 
     folder = RunFolder(run_dir)
-    config = GRPOConfig.from_yaml(folder.config)
     connections = Connections.from_env()
     content = read_stdin()
     job: Job = pickle.loads(content) if content else Job()  # from the parent's pipe, never from the network
+    if job.preset is not None:
+        register(job.preset)
+    config = GRPOConfig.from_yaml(folder.config)
     path = connections.model_path or config.model
     tokenizer = job.tokenizer or load_tokenizer(config, path)
     sampler = VLLMSampler(
@@ -106,8 +109,15 @@ async def _answer(worker: StreamingWorker, num_prompts: int, kind: str, data: di
             worker.load_state(data["state"], decode_groups(data, arrays))
             return encode("done")
         if kind == "hello":
-            about = {"protocol": PROTOCOL, "num_prompts": num_prompts, "has_evaluation": worker.evaluation is not None}
-            return encode("hello", about)
+            return encode(
+                "hello",
+                {
+                    "protocol": PROTOCOL,
+                    "num_prompts": num_prompts,
+                    "has_evaluation": worker.evaluation is not None,
+                    "rewards": list(worker.rewards.names),
+                },
+            )
         raise ProtocolError(f"the learner asked for {kind!r}, which this rollout worker does not know")
     except Exception as error:
         logger.exception("the request %r failed", kind)

@@ -81,7 +81,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
     ("grpo", {"proximal": "sampler"}, ("proximal = sampler", "is_correction = tis"), "--is-correction none"),
     ("cispo", {"proximal": "sampler"}, ("proximal = sampler", "is_correction = tis"), "--is-correction none"),
     ("grpo", {"beta": 0.1, "kl_estimator": "k1"}, ("kl_estimator = k1", "kl_placement = loss"), "--kl-placement reward"),
-    ("rloo", {"kl_estimator": "k2"}, ("kl_estimator = k2", "kl_placement = reward"), "leave --kl-estimator out"),
+    ("rloo", {"kl_estimator": "k2"}, ("kl_estimator = k2", "kl_placement = reward"), "--kl-estimator k1"),
     ("gspo", {"loss_aggregation": "token_mean"}, ("algorithm = gspo", "loss_aggregation = token_mean"),
      "--loss-aggregation seq_mean_token_mean"),
     ("gspo", {"epsilon": 0.2, "epsilon_high": 0.2}, ("epsilon = 0.2", "algorithm = gspo"), "--allow-wide-clip"),
@@ -92,7 +92,8 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
      "--proximal learner"),
     ("grpo", {"dual_clip": 1.1}, ("dual_clip is 1.1", "1 + epsilon_high = 1.2"), "3 is usual"),
     ("dapo", {"dual_clip": 1.25}, ("dual_clip is 1.25", "1 + epsilon_high = 1.28"), "3 is usual"),
-    ("grpo", {"num_generations": 1}, ("num_generations is 1", "algorithm = grpo"), "--num-generations to 2"),
+    ("vapo", {"gae_lambda": 0.9}, ("length_adaptive_alpha = 0.05", "gae_lambda = 0.9"), "--algorithm ppo"),
+    ("remax", {"overlong_buffer": 0.2}, ("overlong_buffer = 0.2", "algorithm = remax"), "--reward soft_overlong"),
     ("grpo", {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"},
      ("multi_objective_aggregation = normalize_then_sum", "scale_rewards = none"), "--scale-rewards group"),
     ("grpo", {"nll_coef": 0.1}, ("nll_coef = 0.1", "algorithm = grpo"), "--algorithm ppo or vapo"),
@@ -112,6 +113,22 @@ def test_property_14_impossible_combinations_are_refused(name, settings, named, 
     for message in (str(refused.value), str(refused_early.value)):
         assert all(words in message for words in named)
     assert way_out in str(refused.value)
+
+
+def test_a_group_of_one_is_refused_before_a_process_starts_and_may_be_replayed():
+    with pytest.raises(UsageError, match="num_generations is 1: in algorithm = grpo a group of one has no baseline"):
+        GRPOConfig(num_generations=1)
+    assert GRPOConfig(num_generations=1, replay="runs/earlier").replay
+    with pytest.raises(UsageError, match="would train on it 2 times"):
+        GRPOConfig(algorithm="opo", replay="runs/earlier", num_generations=1, num_iterations=2)
+
+
+def test_a_preset_of_ones_own_with_the_loss_of_gspo_is_held_to_its_rules():
+    own = Preset("mine", "group", "gspo")
+    with pytest.raises(ValueError, match="nothing would ever be clipped"):
+        resolve(own, loss_aggregation="seq_mean_token_mean")
+    with pytest.raises(ValueError, match="weigh it by length"):
+        resolve(own, epsilon=3e-4, epsilon_high=4e-4)
 
 
 def test_a_way_out_is_a_way_out():

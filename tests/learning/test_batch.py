@@ -38,7 +38,10 @@ def test_a_row_has_the_score_of_each_reward_function_in_their_order():
     (group,) = make_groups(1, 3)
     for rollout, rewards in zip(group.rollouts, ({"b": 1.0}, {"a": 0.5, "b": None}, {}), strict=True):
         rollout.rewards = rewards
-    batch = make_batch([group], 0, torch.device("cpu"))
-    expected = [math.nan, 1.0, 0.5, math.nan, math.nan, math.nan]
+    batch = make_batch([group], 0, torch.device("cpu"), ["b", "a"])
+    expected = [1.0, math.nan, math.nan, 0.5, math.nan, math.nan]
     assert batch.parts_BF.flatten().tolist() == pytest.approx(expected, nan_ok=True)
+    assert make_batch([group], 0, torch.device("cpu"), ["b", "a", "absent"]).parts_BF.shape == (3, 3)
+    by_name = make_batch([group], 0, torch.device("cpu")).parts_BF[:2]
+    assert by_name.flatten().tolist() == pytest.approx([math.nan, 1.0, 0.5, math.nan], nan_ok=True)
     assert batch.rows([1]).parts_BF.shape == (1, 2)

@@ -41,6 +41,8 @@ def with_advantages(batch: Batch, algorithm: Algorithm) -> Batch:
     """
     for need in algorithm.needs:
         present(getattr(batch, _FIELDS[need]), need)
+    if "greedy" in algorithm.needs and len(batch) and present(batch.greedy_B, "greedy").isnan().all():
+        raise ValueError(f"{algorithm.name} compares with greedy completions, and the batch has none that was scored")
     batch = _penalised(replace(batch, mask_BT=batch.mask_BT & ~batch.rewards_B.isnan().unsqueeze(-1)), algorithm)
     estimate = Estimate(*algorithm.advantage(batch, algorithm))
     mask_BT, metrics = batch.mask_BT, {**batch.metrics, **estimate.metrics}
@@ -172,7 +174,8 @@ def idle_rows(batch: Batch, algorithm: Algorithm) -> list[int]:
 
     In GRPO these are the groups that are all right or all wrong, often a third of a batch and more.
     """
-    if batch.advantages is None or algorithm.entropy_coef or (algorithm.beta and algorithm.kl_placement == "loss"):
+    other_terms = algorithm.entropy_coef or (algorithm.beta and algorithm.kl_placement == "loss")
+    if batch.advantages is None or other_terms or callable(algorithm.preset.loss):  # whose loss may not be 0 there
         return []
     idle_B = batch.advantages == 0 if batch.advantages.dim() == 1 else (batch.advantages == 0).all(-1)
     if algorithm.nll_coef and batch.correct_B is not None:

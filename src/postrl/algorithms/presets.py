@@ -39,8 +39,6 @@ class Preset:
     """Defaults that differ from GRPO's."""
     reads: tuple[str, ...] | None = None
     """Settings of its own: they mean nothing to an algorithm that does not list them. None: it may read any."""
-    aggregations: tuple[str, ...] = ()
-    """The values of loss_aggregation it is right with; empty: all."""
     one_update: bool = False
     """Whether it is right only with one optimizer step per batch: it takes the batch as drawn from the policy it trains."""
     group_baseline: bool = True
@@ -100,7 +98,6 @@ PRESETS: dict[str, Preset] = {
             paper="arXiv:2507.18071",
             settings={"epsilon": 3e-4, "epsilon_high": 4e-4, "loss_aggregation": "seq_mean_token_mean"},
             reads=(*GROUP, "epsilon", "epsilon_high", "allow_wide_clip"),
-            aggregations=("seq_mean_token_mean",),
         ),
         Preset(
             "gspo_token", "group", "gspo", "GSPO-token",
@@ -110,7 +107,6 @@ PRESETS: dict[str, Preset] = {
             paper="arXiv:2507.18071, section 4.3",
             settings={"epsilon": 3e-4, "epsilon_high": 4e-4, "loss_aggregation": "seq_mean_token_mean"},
             reads=(*GROUP, "epsilon", "epsilon_high", "allow_wide_clip"),
-            aggregations=("seq_mean_token_mean",),
         ),
         Preset(
             "cispo", "group", "cispo", "CISPO",
@@ -262,6 +258,11 @@ def register(preset: Preset) -> Preset:
 def owned() -> set[str]:
     """Settings that mean nothing but to the algorithms that list them in `reads`."""
     return {name for row in PRESETS.values() for name in row.reads or ()}
+
+
+def has_critic(name: str) -> bool:
+    """Whether the row called `name` trains a value model beside the policy; of an algorithm in a file that is not known."""
+    return name in PRESETS and "values" in PRESETS[name].needs
 
 
 def is_file(name: str) -> bool:

@@ -37,18 +37,18 @@ def _one_update(s: Any, p: Preset) -> Problem:
 
 
 def _aggregation(s: Any, p: Preset) -> Problem:
-    if p.aggregations and s.loss_aggregation not in p.aggregations:
+    if p.loss == "gspo" and s.loss_aggregation != "seq_mean_token_mean":
         return (
             f"algorithm = {p.name} has one ratio for a whole completion, and loss_aggregation = {s.loss_aggregation} would "
             "weigh it by length",
-            f"set --loss-aggregation {' or '.join(p.aggregations)}",
+            "set --loss-aggregation seq_mean_token_mean",
         )
     return None
 
 
 def _wide_clip(s: Any, p: Preset) -> Problem:
     upper = s.epsilon if s.epsilon_high is None else s.epsilon_high
-    if "allow_wide_clip" in (p.reads or ()) and max(s.epsilon, upper) >= 0.01 and not s.allow_wide_clip:
+    if p.loss == "gspo" and max(s.epsilon, upper) >= 0.01 and not s.allow_wide_clip:
         return (
             f"epsilon = {s.epsilon:g}, epsilon_high = {upper:g} for algorithm = {p.name}: the mean ratio of a completion "
             "moves by about 0.0003, so nothing would ever be clipped",
@@ -97,18 +97,27 @@ def _kl(s: Any, p: Preset) -> Problem:
     if s.kl_placement == "reward" and s.kl_estimator not in (None, "k1"):
         return (
             f"kl_estimator = {s.kl_estimator} with kl_placement = reward: a penalty on rewards needs the unbiased value, k1",
-            "leave --kl-estimator out, or set --kl-placement loss",
+            "set --kl-estimator k1, or --kl-placement loss",
         )
     return None
 
 
-def _group_of_one(s: Any, p: Preset) -> Problem:
-    if p.group_baseline and s.num_generations < 2:
+def _two_lambdas(s: Any, p: Preset) -> Problem:
+    if s.length_adaptive_alpha is not None and s.gae_lambda != 1.0:
         return (
-            f"num_generations is {s.num_generations}: in algorithm = {p.name} a group of one has no baseline, every advantage "
-            "would be 0",
-            "set --num-generations to 2 or more (8 is usual), or use an algorithm that needs no group, such as "
-            "flash_reinforce",
+            f"length_adaptive_alpha = {s.length_adaptive_alpha:g} sets the lambda of each completion by its length, and "
+            f"gae_lambda = {s.gae_lambda:g} would have no effect",
+            "leave --gae-lambda out, or use --algorithm ppo, whose lambda is the same for all",
+        )
+    return None
+
+
+def _punished_baseline(s: Any, p: Preset) -> Problem:
+    if "greedy" in p.needs and s.overlong_buffer:
+        return (
+            f"overlong_buffer = {s.overlong_buffer:g} punishes long completions, and algorithm = {p.name} compares them with "
+            "greedy ones that it would not punish",
+            "use --reward soft_overlong, which scores both, or leave --overlong-buffer out",
         )
     return None
 
@@ -139,6 +148,6 @@ def _without_meaning(s: Any, p: Preset) -> Problem:
 
 
 CHECKS: tuple[Callable[[Any, Preset], Problem], ...] = (
-    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _no_ratio, _kl, _group_of_one, _several_rewards,
+    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _no_ratio, _kl, _two_lambdas, _punished_baseline, _several_rewards,
     _without_meaning,
 )  # fmt: skip

@@ -112,11 +112,10 @@ def build_config(
         config_file = saved if saved.exists() else None
     if algorithm != "grpo":
         given = {"algorithm": algorithm, **given}
-    if is_file(str(given.get("algorithm", ""))):
-        given = {**cls.defaults_of(algorithm), **given}
+    kept = cls.defaults_of(algorithm) if is_file(str(given.get("algorithm", ""))) else {}
     if config_file is None:
-        return cls.from_dict(given, source="the command line")
-    return cls.from_yaml(config_file, **given)
+        return cls.from_dict({**kept, **given}, source="the command line")
+    return cls.from_yaml(config_file, defaults=kept, **given)
 
 
 def flag(name: str) -> str:

@@ -11,7 +11,7 @@ from postrl.cli.options import flag
 HEAD = """# Algorithms
 
 Generated from `postrl.algorithms.presets.PRESETS` by `python -m postrl.cli.presets_page`. Every algorithm is a command with
-defaults of its own, and takes the settings of all others: `postrl dapo --epsilon-high 0.25`. `postrl grpo --algorithm dapo`
+defaults of its own: `postrl dapo --epsilon-high 0.25`. `postrl grpo --algorithm dapo`
 and, in a script, `GRPOConfig(algorithm="dapo")` are the same. [algorithms.md](algorithms.md) says exactly how advantages,
 losses, KL and corrections are computed, and how to add an algorithm of your own.
 

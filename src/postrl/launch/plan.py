@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from postrl.algorithms.presets import has_critic
 from postrl.config import GRPOConfig
 from postrl.data_presets import own_rewards
 from postrl.launch.adapters import AdapterPlan, adapter_plan
@@ -83,11 +84,15 @@ def _weight_sync(adapters: AdapterPlan) -> str:
 
 
 def _memory(config: GRPOConfig, placement: Placement, size: int) -> str:
-    """Weights, gradients and two moments in float32; under LoRA the frozen weights only."""
+    """Weights, gradients and two moments in float32; under LoRA the frozen weights only. A critic is counted as large as
+    the policy; a reference is a second copy of the weights, but under LoRA the model itself."""
     frozen = 4 if placement.cpu else 2
-    total = size * (frozen if config.lora_rank else 16) / placement.num_processes
+    trained = frozen if config.lora_rank else 16
+    critic, reference = has_critic(config.algorithm), bool(config.beta) and not config.lora_rank
+    total = size * (trained * (1 + critic) + 4 * reference) / placement.num_processes
     what = "frozen weights" if config.lora_rank else "weights, gradients and optimizer"
-    return f"{_bytes(total)} of {what} in a rank; activations come on top"
+    of = " of policy and critic" * critic + ", and of the reference" * reference
+    return f"{_bytes(total)} of {what}{of} in a rank; activations come on top"
 
 
 def _bytes(size: float) -> str:

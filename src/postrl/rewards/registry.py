@@ -104,7 +104,8 @@ def load(spec: RewardSpec) -> Callable[..., Any]:
 
 
 def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[RewardSpec]:
-    """The specs with the options of `--reward-arg NAME.KEY=VALUE`; values are YAML scalars.
+    """The specs with the options of `--reward-arg NAME.KEY=VALUE`; values are YAML scalars. Of two rewards of one name the
+    second is NAME_2.
 
     Whether a function has such an argument shows when its worker starts.
 
@@ -115,13 +116,27 @@ def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[Rewar
     for arg in args:
         name, key, value = parse_option(arg)
         given.setdefault(name, {})[key] = value
-    names = [spec.name for spec in specs]
+    names = distinct([spec.name for spec in specs])
     if unknown := next((name for name in given if name not in names), None):
         raise UsageError(
             f"reward_arg names the reward {unknown!r}; this run has {', '.join(names) or 'none'}",
             hint="write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64",
         )
-    return [replace(spec, options={**spec.options, **given.get(spec.name, {})}) for spec in specs]
+    return [
+        replace(spec, options={**spec.options, **given.get(name, {})}) for spec, name in zip(specs, names, strict=True)
+    ]
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Two lambdas have one name; metrics, columns and options need two: the second is NAME_2."""
+    found: list[str] = []
+    for name in names:
+        number, candidate = 1, name
+        while candidate in found:
+            number += 1
+            candidate = f"{name}_{number}"
+        found.append(candidate)
+    return found
 
 
 def parse_option(arg: str) -> tuple[str, str, Any]:

@@ -18,7 +18,7 @@ from postrl.errors import RewardError, UsageError
 from postrl.rewards.builtin import BUILTINS
 from postrl.rewards.pool import RewardPool
 from postrl.rewards.process import Outcome
-from postrl.rewards.registry import RewardSpec
+from postrl.rewards.registry import RewardSpec, distinct
 from postrl.rewards.score import Score
 from postrl.types import Group, Rollout
 
@@ -100,7 +100,7 @@ class RewardRunner:
             raise UsageError(
                 f"{len(weights)} reward_weights for {len(specs)} rewards", hint="give one weight for each reward"
             )
-        self.names = _distinct([spec.name for spec in specs])
+        self.names = tuple(distinct([spec.name for spec in specs]))
         self.log_path = log_path
         self.functions: dict[str, Function] = {}
         for name, spec, weight in zip(self.names, specs, weights or [1.0] * len(specs)):
@@ -326,15 +326,3 @@ def _call_limit(timeout: float, seconds: float, count: int) -> float:
 def _scores(groups: Sequence[Group], name: str) -> list[Score]:
     rollouts = [rollout for group in groups for rollout in group.rollouts if name in rollout.statuses]
     return [Score(rollout.rewards[name], rollout.statuses[name]) for rollout in rollouts]
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Two lambdas have one name; metrics and columns need two."""
-    distinct: list[str] = []
-    for name in names:
-        number, candidate = 1, name
-        while candidate in distinct:
-            number += 1
-            candidate = f"{name}_{number}"
-        distinct.append(candidate)
-    return tuple(distinct)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from postrl import virtual_time
+from postrl.algorithms.presets import has_critic
 from postrl.config import GRPOConfig
 from postrl.data import PromptSet
 from postrl.metrics import rollout_summary
@@ -163,10 +164,13 @@ class SimulatedLearner:
         self.on_step(version + 1, metrics)
 
     def _durations(self, trained: Sequence[Group]) -> tuple[float, float]:
-        """Seconds of the forward passes before the update (see `algorithms.presets.resolve`), and of the update."""
+        """Seconds of the forward passes before the update (see `algorithms.algorithm.resolve`), and of the update. A critic
+        is taken to be as large as the policy."""
         c, seconds = self.config, _tokens(trained) / self.assumed.train_speed(self.split.ranks)
-        passes = (c.beta > 0) + (c.num_iterations * c.minibatches > 1)
-        return passes * seconds / ASSESS_SPEED, c.num_iterations * seconds
+        critic = has_critic(c.algorithm)
+        prox = c.num_iterations * c.minibatches > 1 or (c.beta > 0 and c.kl_placement == "reward")
+        passes = (c.beta > 0) + prox + critic
+        return passes * seconds / ASSESS_SPEED, c.num_iterations * seconds * (1 + critic)
 
     async def _publish(self, version: int) -> None:
         if self.config.in_flight != "keep":
