@@ -112,16 +112,6 @@ def _reference(c: GRPOConfig) -> Problem:
     return None
 
 
-def _critic_warmup(c: GRPOConfig) -> Problem:
-    if 0 < c.max_steps <= c.critic_warmup_steps:
-        return (
-            f"critic_warmup_steps = {c.critic_warmup_steps} trains the critic alone, and max_steps = {c.max_steps} leaves no "
-            "step for the policy",
-            "raise --max-steps, or lower --critic-warmup-steps",
-        )
-    return None
-
-
 def _dynamic_sampling(c: GRPOConfig) -> Problem:
     if c.dynamic_sampling and c.num_generations < 2:
         return (
@@ -298,7 +288,7 @@ def _narrowed(c: GRPOConfig) -> Problem:
 
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
-    _ranges, _choices, _algorithm, _reference, _critic_warmup, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
+    _ranges, _choices, _algorithm, _reference, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
     _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
     _weight_sync, _vllm_args, _narrowed,
 )  # fmt: skip

@@ -137,6 +137,11 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
             stack.callback(source.close)
         steps, has_evaluation, rewards = _agree(config, ranks, source)
         learner = _learner(config, ranks, algorithm, model, tokenizer, given.peft_config, steps)
+        if learner.critic is not None and steps <= config.critic_warmup_steps and ranks.is_main:
+            folder.note(
+                f"all {steps} steps of this run train the critic alone (critic_warmup_steps = {config.critic_warmup_steps}): the "
+                "policy stays as it is"
+            )
         sync = _sync(config, connections, folder, learner, tokenizer, sampler)
         stack.callback(sync.close)
         trackers = Trackers(
@@ -213,20 +218,11 @@ def _learner(
     config: GRPOConfig, ranks: Ranks, algorithm: Algorithm, model: Any, tokenizer: Any, peft_config: Any, steps: int
 ) -> Learner:
     """The learner with what the algorithm needs beside the policy: copies of the initial model, made before anything
-    changes it.
-
-    Raises:
-        UsageError: the warm-up of the critic leaves no step for the policy.
-    """
+    changes it."""
     dtype, phase = compute_dtype(config), config.num_iterations * config.minibatches
     reference, critic, waits = _reference(model, algorithm), None, 0
     if "values" in algorithm.needs:
-        waits = config.critic_warmup_steps
-        if waits >= steps:
-            raise UsageError(
-                f"critic_warmup_steps = {waits} trains the critic alone, and the run's {steps} steps leave none for the policy",
-                hint="lower --critic-warmup-steps, or train longer",
-            )
+        waits = min(steps, config.critic_warmup_steps)
         body = critic_body(config, model, tokenizer, peft_config)
         critic = Critic(body, config=config, ranks=ranks, dtype=dtype, total_updates=steps * phase)
     return Learner(
