@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from postrl.algorithms.presets import PRESETS, Preset, find
-from postrl.algorithms.refused import Problem, problem
+from postrl.algorithms.refused import Problem, flag, problem
 from postrl.data_presets import dataset_names
 from postrl.errors import UsageError
 
@@ -33,7 +33,7 @@ def _ranges(c: GRPOConfig) -> Problem:
         for name in names.split():
             value = getattr(c, name)
             if value is not None and not inside(value):
-                return f"{name} is {value}, expected {allowed}", f"set --{name.replace('_', '-')} to {allowed}"
+                return f"{name} is {value}, expected {allowed}", f"set {flag(name)} to {allowed}"
     return None
 
 
@@ -139,7 +139,7 @@ def _correction_bounds(c: GRPOConfig) -> Problem:
         if getattr(c, name) is not None and c.is_correction not in corrections:
             return (
                 f"{name} = {getattr(c, name):g} has no meaning for is_correction = {c.is_correction}",
-                f"remove --{name.replace('_', '-')}, or use --is-correction {' or '.join(corrections)}",
+                f"remove {flag(name)}, or use --is-correction {' or '.join(corrections)}",
             )
     return None
 
@@ -245,7 +245,7 @@ def _simulated(c: GRPOConfig) -> Problem:
         if value := getattr(c, name):
             return (
                 f"engine = simulated has no model, no data and no checkpoint, and {name} is {value}",
-                f"remove --{name.replace('_', '-')}, or use another --engine",
+                f"remove {flag(name)}, or use another --engine",
             )
     if c.max_steps == -1:
         return (

@@ -192,7 +192,7 @@ class StreamingWorker(RolloutWorker):
     def _enough(self, group: Group) -> bool:
         """Whether it has what its algorithm compares: two completions, or one and the greedy one."""
         fewest = min(2, self.config.num_generations)
-        return len(group.rollouts) >= fewest and (group.greedy is not None or not self.config.needs_greedy)
+        return len(group.rollouts) >= fewest and (group.greedy is not None or not self.greedy)
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class StreamingWorker(RolloutWorker):
         """How far the next batch is, in words."""
         finished, sampling = len(self.buffer.finished), len(self._sampling)
         scoring = len(self._tasks) - sampling
-        wanted = self.config.num_generations + self.config.needs_greedy
+        wanted = self.config.num_generations + self.greedy
         open_ = sum(wanted - len(e.group.completions) for e in self._sampling)
         parts = [f"{finished} of {self.buffer.batch} groups are finished"]
         if sampling:

@@ -69,6 +69,8 @@ class RolloutWorker:
         self.most_replaced = config.max_refills * config.prompts_per_step
         """Groups that dynamic sampling may replace for one batch."""
         self._said_kept = False
+        self.greedy = config.needs_greedy
+        """Whether each prompt gets a greedy completion as well; asked once, because a file may have to be run for it."""
         self.evaluation = evaluate
         self.sampling = Sampling(
             config.temperature, config.max_completion_length, tuple(config.stop), config.top_p, config.top_k
@@ -176,7 +178,7 @@ class RolloutWorker:
         """One request for each completion of a group to train on, and where the algorithm needs it a greedy one."""
         places = range(self.config.num_generations)
         requests = [self._request(group, prompt, i, self.sampling, version, attempt) for i in places]
-        if self.config.needs_greedy:
+        if self.greedy:
             requests.append(self._request(group, prompt, GREEDY, self.sampling.greedy(), version, attempt))
         return requests
 

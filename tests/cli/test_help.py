@@ -15,8 +15,8 @@ import pytest
 
 from postrl import __version__
 from postrl.algorithms.presets import PRESETS, owned
+from postrl.algorithms.refused import flag
 from postrl.cli.grpo import shown as shown_setting
-from postrl.cli.options import flag
 from postrl.cli.presets_page import presets_page
 from postrl.cli.settings_table import settings_table
 from postrl.config import PANELS, GRPOConfig

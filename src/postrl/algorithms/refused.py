@@ -23,6 +23,7 @@ def problem(settings: Any, preset: Preset) -> Problem:
 
 
 def flag(name: str) -> str:
+    """The flag of a setting: `max_steps` is `--max-steps`."""
     return "--" + name.replace("_", "-")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import typer
 
 from postrl.algorithms.presets import PRESETS, Preset
-from postrl.cli.options import SettingsCommand, flag, settings_command
+from postrl.algorithms.refused import flag
+from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from postrl.algorithms.presets import PRESETS, is_file, owned
+from postrl.algorithms.refused import flag
 from postrl.config import ASYNC, RUN, GRPOConfig
 from postrl.errors import UsageError
 
@@ -116,11 +117,6 @@ def build_config(
     if config_file is None:
         return cls.from_dict({**kept, **given}, source="the command line")
     return cls.from_yaml(config_file, defaults=kept, **given)
-
-
-def flag(name: str) -> str:
-    """The flag of a field: `max_steps` is `--max-steps`."""
-    return "--" + name.replace("_", "-")
 
 
 def default_of(f: Field[Any]) -> Any:

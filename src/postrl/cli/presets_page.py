@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from postrl.algorithms.presets import PRESETS, Preset
+from postrl.algorithms.refused import flag
 from postrl.cli.grpo import shown
-from postrl.cli.options import flag
 
 HEAD = """# Algorithms
 

@@ -6,7 +6,8 @@ import sys
 from dataclasses import Field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
-from postrl.cli.options import choices, default_of, flag
+from postrl.algorithms.refused import flag
+from postrl.cli.options import choices, default_of
 from postrl.config import PANELS, GRPOConfig
 
 HEAD = """# Settings

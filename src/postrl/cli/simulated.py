@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from postrl.cli.options import default_of, flag
+from postrl.algorithms.refused import flag
+from postrl.cli.options import default_of
 from postrl.cli.tables import Column, show
 from postrl.config import GRPOConfig
 from postrl.simulation.assumptions import ASSUMPTIONS, GUESS, Assumptions
