@@ -111,9 +111,9 @@ with tempfile.TemporaryFile() as file:
 def test_it_is_given_an_environment_made_from_scratch(box, run, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("PYTHONSTARTUP", "x")
-    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    names = run(box, "import os\nprint(*sorted(os.environ))").stdout.decode().split()
-    assert names == sorted([*places.ENVIRONMENT, "HOME", "TMPDIR"])
+    names = set(run(box, "import os\nprint(*os.environ)").stdout.decode().split())
+    # The fork server may have been started after some package (opencv does) set the path of its own libraries.
+    assert names - {"LD_LIBRARY_PATH"} == {*places.ENVIRONMENT, "HOME", "TMPDIR"}
 
 
 def test_hashes_repeat_integers_may_be_long_and_text_is_utf_8(box, run):
