@@ -2,6 +2,7 @@
 
     python benchmarks/async_learning.py                    # about an hour on 2 cores
     python benchmarks/async_learning.py --seeds 1 --steps 8
+    python benchmarks/async_learning.py --keep DIR --steps 16    # runs that are there already go on to step 16
 
 SmolLM2-135M learns one-digit additions (`arithmetic`) with a real vLLM server, with max_staleness 0 and 2. Prints the mean
 reward of the last three steps of each run, and what the stored rollouts say about staleness and in-flight updates. The
@@ -51,6 +52,8 @@ def run(folder: Path, seed: int, staleness: int, steps: int) -> dict[str, Any]:
         "--max-completion-length", 16, "--max-prompt-length", 64, "--learning-rate", 1e-5, "--save-steps", 0,
         "--vllm-arg", "enforce-eager=true", "--vllm-arg", "max-num-seqs=8", "--output-dir", folder,
     ]  # fmt: skip
+    if (folder / "checkpoints").exists():
+        command.append("--resume")
     subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["step"] > 0]
     rollouts = [
