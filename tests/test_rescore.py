@@ -110,6 +110,12 @@ def test_a_run_that_took_its_data_sets_reward_is_scored_with_that(tmp_path):
     assert compare(run).reproduced
 
 
+def test_a_run_whose_algorithm_only_its_script_knows_is_scored_again_all_the_same(run):
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("algorithm: grpo", "algorithm: a_scripts_own"))
+    assert compare(run).reproduced
+
+
 def test_rewards_that_a_script_gave_are_asked_for(run):
     GRPOConfig(model="m", dataset=["x.jsonl"]).save(run / "config.yaml")
     with pytest.raises(UsageError, match="was scored with letters, given by a script") as caught:

@@ -7,15 +7,14 @@ any process starts. Same meaning, TRL's name; TRL's batch names are converted (s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from postrl.algorithm_file import load_preset
 from postrl.algorithms.presets import PRESETS, Preset
 from postrl.config_checks import check
-from postrl.errors import UsageError
+from postrl.config_values import as_typed, read_yaml
 from postrl.trl_names import accept_trl_names, convert
 
 
@@ -388,7 +387,7 @@ class GRPOConfig:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            setattr(self, f.name, _coerce(f, getattr(self, f.name), type(self).__name__))
+            setattr(self, f.name, as_typed(f, getattr(self, f.name), type(self).__name__))
         check(self)
 
     @property
@@ -428,7 +427,7 @@ class GRPOConfig:
         """
         known = {f.name: f for f in fields(cls)}
         values = convert(values, cls, source=source)
-        return cls(**{name: _coerce(known[name], value, source) for name, value in values.items()})
+        return cls(**{name: as_typed(known[name], value, source) for name, value in values.items()})
 
     @classmethod
     def from_yaml(cls, path: str | Path, defaults: dict[str, Any] | None = None, **overrides: Any) -> GRPOConfig:
@@ -449,75 +448,3 @@ class PPOConfig(GRPOConfig):
     """`GRPOConfig` whose default algorithm is ppo, for `PPOTrainer`."""
 
     algorithm: str = field(default="ppo", metadata=GRPOConfig.__dataclass_fields__["algorithm"].metadata)
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises UsageError when the file is missing or not a mapping."""
-    import yaml
-
-    try:
-        values = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the config file {path}: {error.strerror}", hint="check the path given with --config"
-        ) from error
-    except yaml.YAMLError as error:
-        raise UsageError(
-            f"{path} is not valid YAML: {error}", hint="a config file has one `setting: value` a line"
-        ) from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise UsageError(
-            f"{path} holds a {type(values).__name__}, not settings",
-            hint="a config file has one `setting: value` a line",
-        )
-    return values
-
-
-def _coerce(f: Field[Any], value: Any, source: str) -> Any:
-    """A value as the field's type; YAML reads 1e-6 as text and a single item where a list is meant.
-
-    Raises:
-        UsageError: it is not one; the message names the setting, the value and the type.
-    """
-    kind = str(f.type)
-    if value is None and "None" in kind:
-        return None
-    try:
-        if kind.startswith("list["):
-            items = value if isinstance(value, list | tuple) else [value]
-            return [_float(item) if "float" in kind else _text(item) for item in items]
-        read = next((read for name, read in _READERS.items() if kind.startswith(name)), _text)
-        return read(value)
-    except (TypeError, ValueError) as error:
-        message = f"{source}: {f.name} is {value!r}, expected {kind}"
-        raise UsageError(message, hint=f"{f.name}: {f.metadata['help']}") from error
-
-
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _int(value: Any) -> int:
-    number = _float(value)
-    if number != int(number):
-        raise ValueError
-    return int(number)
-
-
-def _float(value: Any) -> float:
-    if isinstance(value, bool):
-        raise TypeError
-    return float(value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Path):
-        raise TypeError
-    return str(value)
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {"bool": _bool, "int": _int, "float": _float}

@@ -13,11 +13,12 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from postrl.config import GRPOConfig
+from postrl.config import DATA, REWARD, GRPOConfig
+from postrl.config_values import read_yaml
 from postrl.dynamic_sampling import EQUAL
 from postrl.errors import DataError, UsageError
 from postrl.rewards.builtin import BUILTINS
@@ -27,6 +28,11 @@ from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.run_folder import RunFolder, step_of
 from postrl.types import Group, Rollout, greedy_groups
 
+SCORING = {
+    *(f.name for f in fields(GRPOConfig) if f.metadata["panel"] in (DATA, REWARD)),
+    *("eval_dataset", "max_completion_length"),
+}
+"""The settings that say how a run's completions are scored."""
 TOTAL = "reward"
 """The weighted sum, beside the rewards by name."""
 
@@ -215,10 +221,10 @@ def _ordering(rewards: Sequence[float | None]) -> list[int]:
 
 
 def run_config(run: str | Path) -> GRPOConfig:
-    """The settings of a run.
+    """What a run scored with. Only settings of data and rewards: the others, its algorithm too, have their defaults.
 
     Raises:
-        UsageError: the folder holds none.
+        UsageError: the folder holds no settings.
     """
     folder = RunFolder(run)
     if not folder.config.is_file():
@@ -226,7 +232,8 @@ def run_config(run: str | Path) -> GRPOConfig:
         raise UsageError(
             f"{run} is not the folder of a run: it {found}", hint="give the folder that `postrl grpo` named"
         )
-    return GRPOConfig.from_yaml(folder.config)
+    scoring = {name: value for name, value in read_yaml(folder.config).items() if name in SCORING}
+    return GRPOConfig.from_dict(scoring, source=str(folder.config))
 
 
 def own_rewards(run: str | Path) -> list[RewardSpec]:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from postrl.config import GRPOConfig, read_yaml
+from postrl.config import GRPOConfig
+from postrl.config_values import read_yaml
 from postrl.errors import DataError, UsageError
 from postrl.launch.placement import Placement, place, visible_gpus
 from postrl.metrics import read_metrics
