@@ -53,12 +53,15 @@ def main() -> None:
     parser.add_argument("--generations", type=int, default=8, help="completions of a prompt")
     parser.add_argument("--tokens", type=int, default=32, help="most tokens of a completion")
     parser.add_argument("--running", type=int, default=8, help="completions that the server runs at a time")
+    parser.add_argument(
+        "--keep", metavar="DIR", help="keep the runs here; those that are there are read, not made again"
+    )
     parser.add_argument("--run", metavar="FILE", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         sys.exit(run(args.run))
     with tempfile.TemporaryDirectory(prefix="postrl-bench-") as folder:
-        show(args, measure(args, Path(folder)))
+        show(args, measure(args, Path(args.keep or folder)))
 
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -88,13 +91,16 @@ def settings(args: argparse.Namespace, folder: Path, **changes: Any) -> dict[str
 
 
 def train(args: argparse.Namespace, folder: Path, *, max_staleness: int = 0, replay: Path | None = None) -> list[dict]:
-    """The metrics of a run, with the cores divided whether or not anything overlaps: else it would be another machine."""
+    """The metrics of a run (read, if it is there), with the cores divided whether or not anything overlaps: else it would be another machine."""
     config = settings(args, folder, max_staleness=max_staleness, **({"replay": str(replay)} if replay else {}))
+    folder.parent.mkdir(parents=True, exist_ok=True)
     file = folder.with_suffix(".yaml")
     GRPOConfig(**config).save(file)
     env = {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sides()[1]))}
-    command = [sys.executable, __file__, "--run", str(file)]
-    subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
+    if not (folder / "model").exists():
+        command = [sys.executable, __file__, "--run", str(file)]
+        subprocess.run(command, check=True, env=env, stdout=subprocess.DEVNULL)
+        shutil.rmtree(folder / "checkpoints")  # gigabytes
     return [row for row in read_metrics(folder / "metrics.jsonl") if row["step"] > 0]
 
 
@@ -123,7 +129,7 @@ def generate(args: argparse.Namespace, folder: Path) -> float:
     config = GRPOConfig(**settings(args, folder, max_staleness=1))
     placement = divide_cores(placement_of(config), usable_cores())
     path = str(packaged_model(MODEL))
-    (folder / "weights").mkdir(parents=True)
+    (folder / "weights").mkdir(parents=True, exist_ok=True)
     with vllm_pool(config, placement, model=path, log_dir=folder, weights_dir=folder / "weights") as pool:
         tokenizer = load_tokenizer(config, path)
         connections = Connections(server_urls=tuple(pool.urls), token=pool.token)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from postrl.attach import attach_problems
@@ -154,10 +155,13 @@ class ServerSync:
         return None if self.adapters else self.canary.checksums()
 
     def _check(self, version: int) -> float:
-        logps = self.learner.score(self.canary.pairs)
         if self.transport is None:
+            self.learner.score(self.canary.pairs)
             return 0.0
-        return self.canary.check(version, logps, self.canary.scores(version, model=self._name(version))).deviation
+        with ThreadPoolExecutor(1) as beside:  # servers and learner compute at the same time
+            scores = beside.submit(self.canary.scores, version, model=self._name(version))
+            logps = self.learner.score(self.canary.pairs)
+            return self.canary.check(version, logps, scores.result()).deviation
 
     def _prove(self, version: int) -> float:
         """Calibrate, push perturbed weights once, then the true ones again."""

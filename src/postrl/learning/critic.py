@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from postrl.learning.loading import load_model, load_tokenizer, with_lora
 from postrl.learning.merging import merged_weights
 from postrl.learning.optimizing import Optimizing
 from postrl.learning.packaged import PACKAGED, packaged_model
-from postrl.learning.sharding import Ranks, whole
+from postrl.learning.sharding import Ranks, saved_state, whole
 from postrl.learning.value_folder import save_value_model
 from postrl.learning.value_model import ValueModel
 from postrl.types import Batch, Rollout
@@ -62,12 +61,7 @@ class Critic(Optimizing[ValueModel]):
             PostrlError: the disk is full or not writable, or an adapter cannot be merged.
         """
         body = self.module.transformer
-        kept = body.state_dict().keys()
-        buffers = ((name, buffer) for name, buffer in body.named_buffers() if name in kept)
-        state = {}
-        for name, tensor in chain(merged_weights(body), buffers):
-            if self.ranks.is_main:
-                state[name] = tensor.cpu()
+        state = saved_state(body, merged_weights(body), self.ranks)
         head_1D = whole(self.module.head.weight.detach())
         if not self.ranks.is_main:
             return

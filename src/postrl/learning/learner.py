@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ from postrl.learning.critic import Critic
 from postrl.learning.merging import merged_weights
 from postrl.learning.optimizing import Optimizing, evaluating
 from postrl.learning.policy import Policy
-from postrl.learning.sharding import Ranks, shard, whole
+from postrl.learning.sharding import Ranks, saved_state, shard, whole
 from postrl.types import Batch, Rollout
 
 if TYPE_CHECKING:
@@ -135,12 +134,13 @@ class Learner(Optimizing[Policy]):
         Raises:
             PostrlError: the disk is full or not writable.
         """
-        state = self._state()
+        model = self.policy.model
+        state = saved_state(model, model.named_parameters(), self.ranks)
         if not self.ranks.is_main:
             return
         try:
             if self.policy.has_adapter:
-                _save_adapter(self.policy.model, state, folder)
+                _save_adapter(model, state, folder)
             else:
                 self.policy.causal_lm.save_pretrained(folder, state_dict=state)
             tokenizer.save_pretrained(folder)
@@ -149,18 +149,6 @@ class Learner(Optimizing[Policy]):
                 f"the model could not be written to {folder}: {error}",
                 hint="free space, then continue with --resume: the last checkpoint holds the same weights",
             ) from error
-
-    def _state(self) -> dict[str, Tensor]:
-        """Parameters and the buffers that are saved with them, whole, on the CPU of rank 0; empty on the others."""
-        model = self.policy.model
-        saved = model.state_dict().keys()
-        buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
-        state = {}
-        for name, tensor in chain(model.named_parameters(), buffers):
-            gathered = whole(tensor.detach())
-            if self.ranks.is_main:
-                state[name] = gathered.cpu()
-        return state
 
 
 def _save_adapter(model: Any, state: dict[str, Tensor], folder: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import torch
@@ -111,3 +113,15 @@ def _layers(module: Body) -> list[nn.Module]:
 def whole(tensor: Tensor) -> Tensor:
     """A sharded parameter as a full tensor (a collective), a plain one as itself."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def saved_state(model: nn.Module, weights: Iterable[tuple[str, Tensor]], ranks: Ranks) -> dict[str, Tensor]:
+    """`weights`, and the buffers that `model` is saved with: whole, on the CPU of rank 0; empty on the others (a collective)."""
+    saved = model.state_dict().keys()
+    buffers = ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+    state = {}
+    for name, tensor in chain(weights, buffers):
+        gathered = whole(tensor.detach())
+        if ranks.is_main:
+            state[name] = gathered.cpu()
+    return state
