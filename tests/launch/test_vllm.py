@@ -85,6 +85,7 @@ def test_a_cpu_server_runs_the_module_with_everything_the_run_relies_on(model: s
     assert env["VLLM_SERVER_DEV_MODE"] == env["VLLM_NO_USAGE_STATS"] == env["HF_HUB_OFFLINE"] == "1"
     assert 1 <= int(env["VLLM_CPU_KVCACHE_SPACE"] or 0) <= 8
     assert env["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "0"
+    assert env["POSTRL_SLEEP_WHILE_WAITING"] == "1"
     assert env["OMP_THREAD_LIMIT"] is None
 
 

@@ -41,6 +41,7 @@ __all__ = [
 SERVED_MODEL_NAME = "policy"
 """What a server calls its model in /v1/models and in requests."""
 WEIGHTS_FOLDER_VARIABLE = "POSTRL_WEIGHTS_DIR"
+SLEEP_VARIABLE = "POSTRL_SLEEP_WHILE_WAITING"
 """Read inside the server by postrl.weights.vllm_plugin, which only vLLM can import."""
 
 # --vllm-arg keys that are refused, and what to use instead.
@@ -282,8 +283,12 @@ def _environment(
 
 
 def _on_cpus(cores: Sequence[int]) -> dict[str, str]:
-    """vLLM keeps one core free for its front end; with a trainer that waits while it generates, all cores may work."""
-    env = {"VLLM_CPU_KVCACHE_SPACE": str(_cpu_cache_gib()), "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+    """vLLM keeps one core free for processes that wait in a busy loop; ours sleep, and all cores may work."""
+    env = {
+        "VLLM_CPU_KVCACHE_SPACE": str(_cpu_cache_gib()),
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        SLEEP_VARIABLE: "1",
+    }
     return env | ({"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))} if cores else {})
 
 

@@ -1,4 +1,5 @@
-"""The part of postrl that runs inside vLLM: a weight-transfer backend that reads safetensors files.
+"""The part of postrl that runs inside vLLM: a weight-transfer backend that reads safetensors files, and waiting that
+leaves the cores of a CPU machine to those that compute.
 
 vLLM loads `register` in each of its processes (entry point group `vllm.general_plugins`). A server started with
 `--weight-transfer-config '{"backend": "postrl_disk"}'` then takes `{"path": FILE}` as `update_info`. The file must
@@ -29,12 +30,35 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 BACKEND = "postrl_disk"
 FOLDERS_VARIABLE = "POSTRL_WEIGHTS_DIR"
+SLEEP_VARIABLE = "POSTRL_SLEEP_WHILE_WAITING"
 
 
 def register() -> None:
     """Make `postrl_disk` known to this process. Safe to call twice, and free of effect unless a server asks for it."""
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, DiskEngine)
+    if os.environ.get(SLEEP_VARIABLE) == "1":
+        sleep_while_waiting()
+
+
+def sleep_while_waiting() -> None:
+    """Let processes of the engine that wait for each other sleep until they are notified.
+
+    vLLM's poll for a second before they do, which keeps a whole core busy while the model computes: on a machine with a
+    core to spare that is the shortest wait, else it is a core that the model or the trainer does not get.
+    """
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    condition = getattr(shm_broadcast, "SpinCondition", None)
+    if condition is not None and not hasattr(condition, "sleeps"):
+
+        class SleepCondition(condition):  # type: ignore[misc, valid-type]
+            sleeps = True
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **{**kwargs, "busy_loop_s": 0.0})
+
+        shm_broadcast.SpinCondition = SleepCondition
 
 
 @dataclass
