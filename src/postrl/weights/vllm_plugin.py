@@ -50,13 +50,17 @@ def sleep_while_waiting() -> None:
     from vllm.distributed.device_communicators import shm_broadcast
 
     condition = getattr(shm_broadcast, "SpinCondition", None)
-    if condition is not None and not hasattr(condition, "sleeps"):
+    if condition is not None and not hasattr(condition, "most_ms"):
 
         class SleepCondition(condition):  # type: ignore[misc, valid-type]
-            sleeps = True
+            most_ms = 5
+            """A notification may get lost: vLLM bounds its queue to one, and counts what was fetched late."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **{**kwargs, "busy_loop_s": 0.0})
+
+            def wait(self, timeout_ms: int | None = None) -> None:
+                super().wait(self.most_ms if timeout_ms is None else min(timeout_ms, self.most_ms))
 
         shm_broadcast.SpinCondition = SleepCondition
 
