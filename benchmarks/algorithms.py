@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -43,7 +44,7 @@ OWN: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(OWN), default=list(OWN))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
     parser.add_argument("--steps", type=int, default=12, help="steps of 64 completions")
     parser.add_argument("--keep", metavar="DIR", help="keep the runs here")
     args = parser.parse_args()
@@ -63,6 +64,7 @@ def run(folder: Path, name: str, seed: int, steps: int) -> dict[str, Any]:
         settings = {**COMMON, **OWN[name], "seed": seed, "max-steps": steps, "output-dir": folder}
         flags = [part for key, value in settings.items() for part in (f"--{key}", str(value))]
         subprocess.run([sys.executable, "-m", "postrl", name, *flags], check=True, stdout=subprocess.DEVNULL)
+        shutil.rmtree(folder / "checkpoints")  # gigabytes
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["step"] > 0]
     rewards = [row["reward/arithmetic/mean"] for row in rows]  # of all that was sampled, also what dapo replaced
     first, last = statistics.fmean(rewards[:3]), statistics.fmean(rewards[-3:])
