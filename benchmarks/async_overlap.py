@@ -41,6 +41,7 @@ from postrl.learning.packaged import packaged_model
 from postrl.lost_servers import run_servers
 from postrl.metrics import read_metrics
 from postrl.rollout.sampler import Request, Sampling, derive_seed
+from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.rollout.vllm import VLLMSampler
 
 MODEL = "smollm2-135m"
@@ -70,11 +71,14 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     overlapping = train(args, folder / "async", max_staleness=1)
     # Its own rollouts: how much of a batch needs no forward pass depends on how far the policy has come.
     alone = train(args, folder / "training", replay=folder / "async")
+    seconds, tokens = generate(args, folder / "generation")
     return {
         "sync": wall(sync),
         "async": wall(overlapping),
         "training": wall(alone),
-        "generation": generate(args, folder / "generation"),
+        "generation": seconds,
+        "generation_tokens": tokens,
+        "async_tokens": tokens_of(folder / "async"),
         "push": statistics.median(row["weights/push_s"] for row in sync),
         "cp": copy_seconds(int(os.environ.get("POSTRL_BENCH_BYTES", 538_000_000))),
         "staleness": max(row["rollout/staleness_max"] for row in overlapping),
@@ -124,8 +128,15 @@ def wall(rows: list[dict]) -> float:
     return sum(row["time/step"] for row in rows[1:])
 
 
-def generate(args: argparse.Namespace, folder: Path) -> float:
-    """Seconds to sample the completions of args.steps steps, all of them asked for at once, as the worker asks."""
+def tokens_of(folder: Path) -> int:
+    """Completion tokens that a run was trained on in all steps but the first."""
+    groups = (group for file in stored_steps(folder)[1:] for group in read_rollouts(file))
+    return sum(len(r.completion_ids) for group in groups for r in group.rollouts if r.dropped is None)
+
+
+def generate(args: argparse.Namespace, folder: Path) -> tuple[float, int]:
+    """Seconds and tokens of sampling the completions of args.steps steps, all of them asked for at once, as the worker
+    asks. The policy is untrained, so its completions are longer than most of a run's."""
     config = GRPOConfig(**settings(args, folder, max_staleness=1))
     placement = divide_cores(placement_of(config), usable_cores())
     path = str(packaged_model(MODEL))
@@ -142,8 +153,8 @@ def generate(args: argparse.Namespace, folder: Path) -> float:
         groups = prompts(config, tokenizer, (args.steps + 1) * args.prompts)
         asyncio.run(sample(sampler, groups[: args.prompts], args))  # warms up
         start = time.monotonic()
-        asyncio.run(sample(sampler, groups[args.prompts :], args))
-        return time.monotonic() - start
+        tokens = asyncio.run(sample(sampler, groups[args.prompts :], args))
+        return time.monotonic() - start, tokens
 
 
 def prompts(config: GRPOConfig, tokenizer: Any, number: int) -> list[tuple[int, str, list[int]]]:
@@ -154,18 +165,17 @@ def prompts(config: GRPOConfig, tokenizer: Any, number: int) -> list[tuple[int, 
     return [(gid, prompt.prompt_id, prompt.token_ids) for gid, prompt in stream.next(number)]
 
 
-async def sample(sampler: VLLMSampler, groups: list[tuple[int, str, list[int]]], args: argparse.Namespace) -> None:
-    """Two batches at most in flight, as max_staleness 1 allows."""
+async def sample(sampler: VLLMSampler, groups: list[tuple[int, str, list[int]]], args: argparse.Namespace) -> int:
+    """Two batches at most in flight, as max_staleness 1 allows. Returns the tokens sampled."""
     room = asyncio.Semaphore(2 * args.prompts)
 
-    async def one(gid: int, pid: str, ids: list[int]) -> None:
+    async def one(gid: int, pid: str, ids: list[int]) -> int:
         sampling = Sampling(1.0, args.tokens)
         requests = [Request(ids, derive_seed(42, gid, pid, i), sampling, -1) for i in range(args.generations)]
         async with room:
-            async for _ in sampler.sample(requests):
-                pass
+            return sum([len(sampled.completion_ids) async for _, sampled in sampler.sample(requests)])
 
-    await asyncio.gather(*(one(*group) for group in groups))
+    return sum(await asyncio.gather(*(one(*group) for group in groups)))
 
 
 def copy_seconds(nbytes: int) -> float:
@@ -186,11 +196,14 @@ def copy_seconds(nbytes: int) -> float:
 
 def show(args: argparse.Namespace, found: dict[str, float]) -> None:
     slower = max(found["generation"], found["training"])
+    share = found["async_tokens"] / found["generation_tokens"]
+    equal = max(found["generation"] * share, found["training"])
     rollouts = args.steps * args.prompts * args.generations
     print(f"\n{rollouts} rollouts in {args.steps} steps, at most {args.tokens} tokens, {os.cpu_count()} cores")
     for name in ("generation", "training", "sync", "async"):
         print(f"  {name + (' alone' if name in ('generation', 'training') else ''):18s} {found[name]:7.1f} s")
     print(f"  async / slower side alone  {found['async'] / slower:.2f}  (to reach: 1.15)")
+    print(f"  the same for equal tokens  {found['async'] / equal:.2f}  (async sampled {share:.2f} of generation's)")
     print(
         f"  async / sync               {found['async'] / found['sync']:.2f}  (to reach where both sides are equal: 0.7)"
     )
