@@ -36,9 +36,10 @@ OWN: dict[str, dict[str, Any]] = {
     "rloo": {},
     "flash_reinforce": {},
     "ppo": {"minibatches": 1, "critic-learning-rate": 1e-5},
-    "vapo": {"minibatches": 1, "critic-learning-rate": 1e-5, "critic-warmup-steps": 5},
+    "vapo": {"minibatches": 1, "critic-learning-rate": 1e-5, "critic-warmup-steps": 5, "length-adaptive-alpha": 1},
 }
-"""What differs from an algorithm's own defaults. One optimizer step per batch for all: 64 completions are few."""
+"""What differs from an algorithm's own defaults. One optimizer step per batch for all: 64 completions are few. VAPO's
+lambda is for long completions: with its own alpha it is 0 for all of at most 16 tokens, which is refused."""
 
 
 def main() -> None:

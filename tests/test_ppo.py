@@ -126,8 +126,8 @@ def test_a_run_resumed_after_the_warm_up_ends_as_the_uninterrupted_one(place, la
     assert [row["critic/loss"] for row in metrics(late)] == [row["critic/loss"] for row in metrics(parts)]
 
 
-def test_vapo_runs_with_its_own_defaults(place):
-    rows = metrics(train(place, "vapo", algorithm="vapo", critic_warmup_steps=1))
+def test_vapo_runs_with_its_own_defaults_but_for_those_that_are_for_long_runs_and_completions(place):
+    rows = metrics(train(place, "vapo", algorithm="vapo", critic_warmup_steps=1, length_adaptive_alpha=2.0))
     assert [row["critic/warmup"] for row in rows] == [1.0, 0.0]
     assert "policy/nll" in rows[1]
 

@@ -93,6 +93,8 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], tuple[str, ...], str]] = [
     ("grpo", {"dual_clip": 1.1}, ("dual_clip is 1.1", "1 + epsilon_high = 1.2"), "3 is usual"),
     ("dapo", {"dual_clip": 1.25}, ("dual_clip is 1.25", "1 + epsilon_high = 1.28"), "3 is usual"),
     ("vapo", {"gae_lambda": 0.9}, ("length_adaptive_alpha = 0.05", "gae_lambda = 0.9"), "--algorithm ppo"),
+    ("vapo", {"max_completion_length": 16}, ("length_adaptive_alpha = 0.05", "max_completion_length = 16"),
+     "--length-adaptive-alpha 1.2"),
     ("remax", {"overlong_buffer": 0.2}, ("overlong_buffer = 0.2", "algorithm = remax"), "--reward soft_overlong"),
     ("grpo", {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": "none"},
      ("multi_objective_aggregation = normalize_then_sum", "scale_rewards = none"), "--scale-rewards group"),

@@ -113,6 +113,17 @@ def _two_lambdas(s: Any, p: Preset) -> Problem:
     return None
 
 
+def _lambda_of_zero(s: Any, p: Preset) -> Problem:
+    alpha, longest = s.length_adaptive_alpha, s.max_completion_length
+    if alpha is not None and longest and alpha * longest <= 1:
+        return (
+            f"length_adaptive_alpha = {alpha:g} with max_completion_length = {longest}: lambda is 1 - 1 / (alpha * length), "
+            f"which is 0 up to {1 / alpha:g} tokens, so that of every completion only the last token would see the reward",
+            f"set --length-adaptive-alpha {20 / longest:.2g} (lambda is 0.95 for the longest), or --max-completion-length higher",
+        )
+    return None
+
+
 def _punished_baseline(s: Any, p: Preset) -> Problem:
     if "greedy" in p.needs and s.overlong_buffer:
         return (
@@ -149,6 +160,6 @@ def _without_meaning(s: Any, p: Preset) -> Problem:
 
 
 CHECKS: tuple[Callable[[Any, Preset], Problem], ...] = (
-    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _no_ratio, _kl, _two_lambdas, _punished_baseline, _several_rewards,
+    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _no_ratio, _kl, _two_lambdas, _lambda_of_zero, _punished_baseline, _several_rewards,
     _without_meaning,
 )  # fmt: skip
