@@ -42,7 +42,7 @@ SERVED_MODEL_NAME = "policy"
 """What a server calls its model in /v1/models and in requests."""
 WEIGHTS_FOLDER_VARIABLE = "POSTRL_WEIGHTS_DIR"
 SLEEP_VARIABLE = "POSTRL_SLEEP_WHILE_WAITING"
-"""Read inside the server by postrl.weights.vllm_plugin, which only vLLM can import."""
+"""Both are read inside the server by postrl.weights.vllm_plugin, which only vLLM can import."""
 
 # --vllm-arg keys that are refused, and what to use instead.
 _REFUSED = {

@@ -57,7 +57,8 @@ def sleep_while_waiting() -> None:
             """A notification may get lost: vLLM bounds its queue to one, and counts what was fetched late."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **{**kwargs, "busy_loop_s": 0.0})
+                super().__init__(*args, **kwargs)
+                self.busy_loop_s = 0.0
 
             def wait(self, timeout_ms: int | None = None) -> None:
                 super().wait(self.most_ms if timeout_ms is None else min(timeout_ms, self.most_ms))
