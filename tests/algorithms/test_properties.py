@@ -32,6 +32,8 @@ TENSORS = ("prox_BT", "behav_BT", "ref_BT", "values_BT")
 
 
 def algorithm_of(name: str, **settings: Any) -> Algorithm:
+    if "length_adaptive_alpha" in PRESETS[name].settings:  # its own is for completions of thousands of tokens
+        settings = {"length_adaptive_alpha": 0.5, **settings}
     return resolve(name, max_completion_length=8, **settings)
 
 

@@ -160,6 +160,6 @@ def _without_meaning(s: Any, p: Preset) -> Problem:
 
 
 CHECKS: tuple[Callable[[Any, Preset], Problem], ...] = (
-    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _no_ratio, _kl, _two_lambdas, _lambda_of_zero, _punished_baseline, _several_rewards,
-    _without_meaning,
+    _one_update, _aggregation, _wide_clip, _dual_clip, _counted_twice, _no_ratio, _kl, _two_lambdas, _lambda_of_zero,
+    _punished_baseline, _several_rewards, _without_meaning,
 )  # fmt: skip
