@@ -11,6 +11,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 
+def completion_answer(**changes: Any) -> dict[str, Any]:
+    """What vLLM answers to a request for one completion of three tokens."""
+    choice = {
+        "index": 0,
+        "token_ids": [5, 6, 2],
+        "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -9999.0}, {"logprob": -0.25}]},
+        "finish_reason": "stop",
+        "weight_versions": [{"version": "0", "start": 0, "end": 2}, {"version": "1", "start": 2, "end": 3}],
+    }
+    return {"choices": [choice | changes]}
+
+
 class FakeVLLM:
     """Answers the admin routes like vLLM. `answers[route] = (status, text)` overrides one; `calls` lists what came.
 

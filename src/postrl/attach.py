@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from postrl.errors import ServerError, WaitTimeout
-from postrl.servers import NOT_OURS, RUNTIME_ADAPTERS, VLLMServer
+from postrl.server_api import NOT_OURS
+from postrl.servers import RUNTIME_ADAPTERS, VLLMServer
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from postrl.errors import CanaryError, PostrlError, ServerError
 from postrl.learning.learner import Learner
 from postrl.lost_servers import run_servers
 from postrl.run_folder import RunFolder
-from postrl.servers import NOT_OURS, VLLMServer, adapter_name
+from postrl.server_api import NOT_OURS, adapter_name
+from postrl.servers import VLLMServer
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
 from postrl.weights.lora import LoraTransport

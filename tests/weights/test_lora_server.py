@@ -18,7 +18,8 @@ from postrl.learning.loading import with_lora
 from postrl.learning.sharding import this_rank
 from postrl.rollout.sampler import Request, Sampled, Sampling
 from postrl.rollout.vllm import VLLMSampler
-from postrl.servers import NOT_OURS, VLLMServer
+from postrl.server_api import NOT_OURS
+from postrl.servers import VLLMServer
 from postrl.sync import ServerSync
 from postrl.types import VersionSpan
 from postrl.weights.lora import LoraTransport

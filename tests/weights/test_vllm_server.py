@@ -13,7 +13,8 @@ import pytest
 from helpers import tiny_tokenizer
 from postrl.attach import attach_problems
 from postrl.errors import CanaryError, ServerError
-from postrl.servers import NOT_OURS, Completion, generation_client
+from postrl.server_api import NOT_OURS, Completion
+from postrl.servers import generation_client
 from postrl.types import VersionSpan
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout, WeightsLost
 from postrl.lost_servers import in_use
 from postrl.rollout.sampler import Request, Sampled, as_they_end
-from postrl.servers import NOT_OURS, Completion, VLLMServer, adapter_name, generation_client
+from postrl.server_api import NOT_OURS, Completion, adapter_name
+from postrl.servers import VLLMServer, generation_client
 from postrl.types import FinishReason, VersionSpan
 
 MAX_IN_FLIGHT = 512
