@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from postrl.config import GRPOConfig
@@ -84,7 +83,7 @@ class TimedRewards:
         alike: Callable[[Group], bool] = lambda group: False,
     ) -> None:
         self.seconds, self.alike = seconds, alike
-        self.functions = {"task": SimpleNamespace(weight=1.0, shaping=False)}
+        self.task = {"task": 1.0}
         self.scored: list[Group] = []
 
     async def start(self) -> None: ...

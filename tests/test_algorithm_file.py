@@ -20,6 +20,7 @@ from postrl.cli.options import build_config
 from postrl.errors import UsageError
 from postrl.learning.batch import make_batch
 from postrl.rollout.store import write_rollouts
+from postrl.session import resolve_algorithm
 
 DOCS = Path(__file__).parents[1] / "docs" / "algorithms.md"
 OTHER = "from postrl.algorithms import Preset\nMyAlgo = Preset('mine', 'group', 'clip')\nnumber = 3\n"
@@ -109,6 +110,31 @@ def test_the_rollout_worker_knows_from_the_file_that_greedy_completions_are_want
     assert GRPOConfig(algorithm=f"{path}:Greedy").needs_greedy
     assert not GRPOConfig(algorithm=f"{path}:MyAlgo").needs_greedy
     assert GRPOConfig(algorithm="remax").needs_greedy and not GRPOConfig().needs_greedy
+
+
+def test_groups_of_one_are_refused_where_an_algorithm_in_a_file_compares_groups(tmp_path):
+    path = tmp_path / "algo.py"
+    path.write_text(OTHER + "Single = Preset('single', 'group', 'clip', group_baseline=False)\n")
+    with pytest.raises(UsageError, match="a group of one has no baseline") as error:
+        resolve_algorithm(GRPOConfig(algorithm=f"{path}:MyAlgo", num_generations=1))
+    assert "group_baseline=False" in error.value.hint
+    resolve_algorithm(GRPOConfig(algorithm=f"{path}:Single", num_generations=1))
+
+
+def test_an_algorithm_file_may_import_its_neighbours(tmp_path):
+    (tmp_path / "algorithm_neighbour.py").write_text("LOSS = 'cispo'\n")
+    (tmp_path / "algo.py").write_text(
+        "from algorithm_neighbour import LOSS\nfrom postrl.algorithms import Preset\nX = Preset('x', 'group', LOSS)\n"
+    )
+    assert load_preset(f"{tmp_path / 'algo.py'}:X").loss == "cispo"
+
+
+def test_what_a_registered_algorithm_reads_does_not_take_it_from_the_others():
+    try:
+        register(Preset("greedy_reader", "group", "clip", reads=("epsilon", "beta")))
+        assert GRPOConfig(beta=0.1).beta == 0.1
+    finally:
+        del PRESETS["greedy_reader"]
 
 
 def test_settings_in_a_file_come_too_late_and_are_refused(tmp_path):

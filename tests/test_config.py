@@ -158,6 +158,17 @@ def test_a_saved_configuration_is_read_back_as_it_was(tmp_path):
         assert GRPOConfig.from_yaml(tmp_path / "config.yaml") == saved
 
 
+def test_another_algorithm_on_the_settings_of_a_run_has_its_own_defaults_and_keeps_what_was_chosen(tmp_path):
+    GRPOConfig(model="m", learning_rate=1e-5, prompts_per_step=4).save(tmp_path / "config.yaml")
+    dapo = GRPOConfig.from_yaml(tmp_path / "config.yaml", algorithm="dapo")
+    assert dapo == GRPOConfig(algorithm="dapo", model="m", learning_rate=1e-5, prompts_per_step=4)
+    assert (dapo.num_generations, dapo.epsilon_high, dapo.dynamic_sampling) == (16, 0.28, True)
+    dapo.save(tmp_path / "config.yaml")
+    assert GRPOConfig.from_yaml(tmp_path / "config.yaml", algorithm="rloo") == GRPOConfig(
+        algorithm="rloo", model="m", learning_rate=1e-5, prompts_per_step=4
+    )
+
+
 def test_a_reference_that_follows_needs_a_reference_that_can_move():
     assert "beta = 0 holds no reference" in refused(sync_ref_model=True)
     assert "does not move" in refused(sync_ref_model=True, beta=0.1, lora_rank=8)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from postrl import virtual_time
 from postrl.config import GRPOConfig
-from postrl.dynamic_sampling import informative, task_weights, unjudged
+from postrl.dynamic_sampling import informative, unjudged
 from postrl.errors import UsageError
 from postrl.rewards.registry import resolve
 from postrl.rewards.runner import RewardRunner
@@ -90,7 +90,7 @@ def test_scores_are_added_with_the_weights_of_the_run():
 
 def test_a_completion_is_right_when_all_verdicts_say_so():
     def correct(**scores: tuple[float | None, str]) -> bool | None:
-        return scored(scores).rollouts[0].correct
+        return scored(scores).rollouts[0].verdict(scores)
 
     assert correct(math=(1.0, "correct"), format=(1.0, "correct"), mine=(0.3, "scored")) is True
     assert correct(math=(1.0, "correct"), format=(0.0, "format_error")) is False
@@ -113,10 +113,7 @@ def format(completions):
 
 def test_a_function_of_the_users_is_the_task_whatever_it_is_called():
     with RewardRunner([resolve(format), resolve("format"), resolve("math")], timeout=5.0) as runner:
-        assert {name: function.shaping for name, function in runner.functions.items()} == {
-            "format": False, "format_2": True, "math": False,
-        }  # fmt: skip
-    assert task_weights({"format": 1.0, "format_2": 0.5}, {"format_2"}) == {"format": 1.0}
+        assert runner.task == {"format": 1.0, "math": 1.0}
 
 
 def test_rewards_that_come_after_the_batch_are_refused():

@@ -73,6 +73,7 @@ def _run(path: Path) -> Any:
     assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    sys.path.append(str(path.parent))  # for its neighbours, which cannot hide an installed package there
     try:
         spec.loader.exec_module(module)
     except Exception as error:

@@ -84,16 +84,22 @@ def _algorithm(c: GRPOConfig) -> Problem:
         return str(error), f"did you mean {near[0]}?" if near else "or give one of your own as file.py:PRESET"
     if preset is None:
         return None
-    return problem(c, preset) or _group_of_one(c, preset)
+    return problem(c, preset) or group_of_one(c, preset)
 
 
-def _group_of_one(c: GRPOConfig, preset: Preset) -> Problem:
+def group_of_one(c: GRPOConfig, preset: Preset) -> Problem:
+    """What is wrong with groups of one completion for an algorithm that compares those of a group."""
     if preset.group_baseline and c.num_generations < 2 and not c.replay:
+        own = (
+            ""
+            if preset.name in PRESETS
+            else "; if yours compares nothing in a group, give its Preset group_baseline=False"
+        )
         return (
             f"num_generations is {c.num_generations}: in algorithm = {preset.name} a group of one has no baseline, every "
             "advantage would be 0",
             "set --num-generations to 2 or more (8 is usual), or use an algorithm that needs no group, such as "
-            "flash_reinforce",
+            f"flash_reinforce{own}",
         )
     return None
 

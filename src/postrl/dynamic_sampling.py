@@ -6,22 +6,14 @@ prefers the short ones, and a batch full of such groups trains on nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from postrl.rewards.builtin import BUILTINS
+from postrl.rewards.builtin import task_weights
 from postrl.rewards.score import Score
 from postrl.types import Group, Rollout
 
 EQUAL = 1e-8
 """Rewards of a group that differ by no more are equal: all its advantages are 0. As in algorithms/advantages.py."""
-SHAPING = frozenset(name for name, row in BUILTINS.items() if row.scorable is None)
-"""Built-in rewards that say nothing about the answer: format, soft_overlong, repetition. The user's own functions are part
-of the task."""
-
-
-def task_weights(weights: Mapping[str, float], shaping: Collection[str] = SHAPING) -> dict[str, float]:
-    """Of the run's reward functions with their weights, those that are the task: all where every one of them shapes."""
-    return {name: weight for name, weight in weights.items() if name not in shaping} or dict(weights)
 
 
 def informative(group: Group, task: Mapping[str, float] | None = None) -> bool:

@@ -166,7 +166,7 @@ def _finite(value: Any) -> Any:
 
 
 _ROLLOUT_SCALARS = (
-    "prompt_id", "sample_index", "finish_reason", "completion", "rewards", "statuses", "reward", "extra", "advantage", "staleness",
+    "prompt_id", "sample_index", "finish_reason", "completion", "rewards", "statuses", "reward", "correct", "extra", "advantage", "staleness",
     "dropped",
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import Any
 from postrl.algorithm_file import load_preset
 from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
 from postrl.config import GRPOConfig
+from postrl.config_checks import group_of_one
 from postrl.connections import Connections
 from postrl.errors import UsageError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
@@ -166,9 +167,12 @@ def resolve_algorithm(config: GRPOConfig) -> Algorithm:
     settings = {name: getattr(config, name) for name in SETTINGS}
     settings["reward_weights"] = tuple(config.reward_weights)
     try:
-        return resolve(load_preset(config.algorithm), **settings)
+        algorithm = resolve(load_preset(config.algorithm), **settings)
     except ValueError as error:
         raise UsageError(str(error), hint="see docs/algorithms.md") from error
+    if found := group_of_one(config, algorithm.preset):  # an algorithm in a file is not known before
+        raise UsageError(found[0], hint=found[1])
+    return algorithm
 
 
 class _EmbeddedParts:
@@ -220,7 +224,7 @@ def _learner(
     """The learner with what the algorithm needs beside the policy: copies of the initial model, made before anything
     changes it."""
     dtype, phase = compute_dtype(config), config.num_iterations * config.minibatches
-    reference, critic, waits = _reference(model, algorithm), None, 0
+    reference, critic, waits = _reference(model, algorithm, config.sync_ref_model), None, 0
     if "values" in algorithm.needs:
         waits = min(steps, config.critic_warmup_steps)
         body = critic_body(config, model, tokenizer, peft_config)
@@ -236,15 +240,23 @@ def _learner(
     )
 
 
-def _reference(model: Any, algorithm: Algorithm) -> Any:
+def _reference(model: Any, algorithm: Algorithm, follows: bool) -> Any:
     """A second copy of the initial model, unless the KL is off or the adapter can be switched off instead.
 
+    Args:
+        follows: it is to follow the policy (sync_ref_model).
+
     Raises:
-        UsageError: without its adapter, the model would be another than the initial one.
+        UsageError: without its adapter, the model would be another than the initial one, or could not follow.
     """
     if "ref" not in algorithm.needs:
         return None
     if hasattr(model, "disable_adapter"):
+        if follows:
+            raise UsageError(
+                "sync_ref_model is on, and the reference of a model with an adapter is the model under it, which does not move",
+                hint="set sync_ref_model=False, or train all weights (without peft_config)",
+            )
         if not starts_at_zero(model):
             raise UsageError(
                 f"beta is {algorithm.beta:g}, and the model's adapter is trained already: the KL needs the initial model",

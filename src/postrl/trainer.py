@@ -22,6 +22,7 @@ from postrl.algorithms.objective import (
     idle_rows,
     idle_totals,
     objective,
+    rows_without_tokens,
     value_objective,
     with_advantages,
 )
@@ -167,7 +168,8 @@ class GRPOTrainer:
         s = self.opened_session
         report = UpdateReport() if s.policy_waits else self._update_policy(batch)
         if (critic := s.learner.critic) is not None:
-            report.critic = critic.update(batch, self._value_loss, denominators, accumulate)
+            idle = rows_without_tokens(batch)
+            report.critic = critic.update(batch, self._value_loss, denominators, accumulate, idle=idle)
         s.version += 1
         if self.args.sync_ref_model and s.version % self.args.ref_model_sync_steps == 0:
             s.learner.refresh_reference(self.args.ref_model_mixup_alpha)

@@ -89,6 +89,8 @@ class Rollout:
     """How each score came about: correct, wrong, no_answer, scored, timeout, infra_error, ..."""
     reward: float | None = None
     """Weighted sum of `rewards`; None when no function could score it, or one of them failed."""
+    correct: bool | None = None
+    """Whether it is right: all the reward functions of the task that give verdicts say so. None: none of them does."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What reward functions gave to `log_extra` for it, by column; JSON values."""
     advantage: float = 0.0
@@ -108,13 +110,8 @@ class Rollout:
         if not self.segments:
             self.segments = [Segment("policy", 0, n)]
 
-    @property
-    def correct(self) -> bool | None:
-        """Whether it is right: all the reward functions that give verdicts say so. None: none of them does."""
-        return self.verdict(self.statuses)
-
     def verdict(self, names: Iterable[str]) -> bool | None:
-        """`correct`, asking the reward functions of these names alone."""
+        """Whether all the reward functions of these names that give verdicts say that it is right; None: none does."""
         said = [self.statuses[name] for name in names if name in self.statuses and self.rewards.get(name) is not None]
         verdicts = [status == "correct" for status in said if status not in NO_VERDICT]
         return all(verdicts) if verdicts else None
@@ -195,10 +192,13 @@ class Batch:
     """float32 [B, T]: log-probs of the reference; None when beta is 0."""
     values_BT: torch.Tensor | None = None
     """float32 [B, T]: what the critic expects at each completion token when the phase starts; None without a critic."""
+    end_B: torch.Tensor | None = None
+    """float32 [B]: what it expects after the last token of completions that were cut at the token limit, 0 for the others;
+    None where no algorithm asks."""
     parts_BF: torch.Tensor | None = None
     """float64 [B, F]: the scores of each of the run's F reward functions, NaN where there is none."""
     greedy_B: torch.Tensor | None = None
-    """float64 [B]: reward of the greedy completion of the same prompt; NaN where there is none."""
+    """float64 [B]: reward of the greedy completion of the same prompt; NaN where it was not scored. None: none was sampled."""
     correct_B: torch.Tensor | None = None
     """bool [B]: a verifier said that the completion is right."""
     kl_BT: torch.Tensor | None = None

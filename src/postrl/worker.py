@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from postrl.algorithms.presets import Preset
 from postrl.config import GRPOConfig
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
-from postrl.dynamic_sampling import informative, task_weights, unjudged
+from postrl.dynamic_sampling import informative, unjudged
 from postrl.errors import ServerError, UsageError
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.rows import scorable_rows
@@ -216,14 +216,7 @@ class RolloutWorker:
 
     def _replaceable(self, group: Group) -> bool:
         """Whether another prompt is to take the place of this scored one."""
-        if not self.config.dynamic_sampling or unjudged(group):
-            return False
-        functions = self.rewards.functions
-        task = task_weights(
-            {name: function.weight for name, function in functions.items()},
-            shaping={name for name, function in functions.items() if function.shaping},
-        )
-        return not informative(group, task)
+        return self.config.dynamic_sampling and not unjudged(group) and not informative(group, self.rewards.task)
 
     def _leave_out(self, group: Group) -> None:
         """Another prompt takes the place of this one: it is stored, not trained on."""

@@ -14,7 +14,7 @@ from postrl.algorithms.presets import PRESETS, Preset
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 
-from .cases import make_batch, random_batch, rewards, rollout
+from .cases import make_batch, random_batch, rewards
 
 
 def test_grpo_is_the_row_that_the_documentation_promises():
@@ -250,12 +250,12 @@ def test_the_critic_has_a_lambda_of_its_own_and_learns_what_it_is_told():
 def test_a_completion_cut_at_the_limit_ends_with_the_critic_s_value_where_that_is_asked_for():
     values = torch.tensor([[0.25, 0.5, 9.0]] * 2)
     batch = make_batch(
-        [[1, 1, 0]] * 2, rewards_B=rewards([0.0, 0.0]), values_BT=values,
-        rollouts=[rollout(3, finish_reason=reason) for reason in ("length", "stop")],
+        [[1, 1, 0]] * 2, rewards_B=rewards([0.0, 0.0]), values_BT=values, end_B=torch.tensor([0.75, 0.0]),
     )  # fmt: skip
     settings = {"minibatches": 1, "whiten_advantages": False}
     found = with_advantages(batch, resolve("ppo", bootstrap_truncated=True, **settings))
-    assert found.returns_BT.tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    assert found.returns_BT.tolist() == [[0.75, 0.75, 0.0], [0.0, 0.0, 0.0]]
+    assert found.advantages.tolist() == [[0.5, 0.25, 0.0], [-0.25, -0.5, 0.0]]
     assert with_advantages(batch, resolve("ppo", **settings)).returns_BT.tolist() == [[0.0] * 3] * 2
 
 

@@ -78,6 +78,7 @@ def scored_batch(seed: int = 0) -> tuple[Tensor, Batch]:
         parts_BF=parts,
         greedy_B=rewards([0.5, 0.5, 0.5, 1.0, 1.0, 1.0, None, None]),
         values_BT=torch.rand(8, 6, generator=g, dtype=torch.float64),
+        end_B=torch.tensor([0.0] * 5 + [0.7, 0.0, 0.0]),
         correct_B=torch.tensor([True, True, False, True, False, True, False, False]),
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from postrl import __version__
-from postrl.algorithms.presets import PRESETS, owned
+from postrl.algorithms.presets import OWNED, PRESETS
 from postrl.algorithms.refused import flag
 from postrl.cli.grpo import shown as shown_setting
 from postrl.cli.presets_page import presets_page
@@ -114,7 +114,7 @@ def test_every_algorithm_is_a_command_that_shows_its_own_defaults(postrl, preset
     for name, value in preset.settings.items():
         assert f" {shown_setting(name, value)} " in shown
         assert isinstance(value, bool) or f"[default: {value}]" in shown
-    for name in owned() - set(preset.reads or ()) - preset.settings.keys():
+    for name in OWNED - set(preset.reads or ()) - preset.settings.keys():
         assert f" {flag(name)} " not in shown, f"{name} means nothing to {preset.name}"
 
 

@@ -27,9 +27,8 @@ def test_a_row_knows_the_reward_of_its_prompts_greedy_completion_and_none_is_a_r
 
 def test_a_row_knows_whether_a_verifier_found_it_right():
     (group,) = make_groups(1, 4)
-    for rollout, status in zip(group.rollouts, ("correct", "wrong", "scored", "correct"), strict=True):
-        rollout.statuses = {"made_up": status}
-    group.rollouts[3].statuses["other"], group.rollouts[3].rewards["other"] = "format_error", 0.0
+    for rollout, correct in zip(group.rollouts, (True, False, None, False), strict=True):
+        rollout.correct = correct
     batch = make_batch([group], 0, torch.device("cpu"))
     assert batch.correct_B.tolist() == [True, False, False, False]
 

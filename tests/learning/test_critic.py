@@ -78,6 +78,24 @@ def test_a_batch_is_assessed_with_values_where_the_algorithm_needs_them():
     assert torch.equal(learner.assess(batch, frozenset({"values"})).values_BT, learner.critic.values(batch))
 
 
+def test_the_value_after_the_last_token_is_known_where_a_completion_was_cut():
+    learner = pair(awake=True)
+    groups = make_groups()
+    for rollout in groups[0].rollouts[:2]:
+        rollout.finish_reason = "length"
+    batch = make_batch(groups, 0, learner.ranks.device)
+    found = learner.assess(batch, frozenset({"values", "end"}))
+    torch.testing.assert_close(found.values_BT, learner.critic.values(batch), rtol=1e-4, atol=1e-5)
+    model = learner.critic.module
+    for rollout, end in zip(batch.rollouts, found.end_B, strict=True):
+        with torch.no_grad():
+            ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]])
+            after = (model.transformer(ids).last_hidden_state[0, -1] @ model.head.weight.T).squeeze()
+        expected = after if rollout.finish_reason == "length" else torch.tensor(0.0)
+        torch.testing.assert_close(end, expected, rtol=1e-4, atol=1e-5)
+    assert found.end_B[:2].abs().min() > 1e-3
+
+
 # -- the update --------------------------------------------------------------------------------------------------------
 
 

@@ -166,6 +166,20 @@ def test_a_function_that_failed_voids_the_sum_and_one_that_has_nothing_to_say_do
     assert [rollout.reward for rollout in g.rollouts] == [1.5, None, 1.0]
 
 
+def test_a_completion_is_right_when_the_verifier_says_so_whatever_shapes_its_reward():
+    def mine(completions):
+        return [0.0] * len(completions)
+
+    def verdicts(*rewards):
+        with runner(*rewards) as scoring:
+            g = group("<answer>7</answer>", "#### 7", "8", answer="#### 7")
+            score(scoring, g)
+            return [rollout.correct for rollout in g.rollouts]
+
+    assert verdicts("math", "format", mine)[1:] == [True, False], "right, in the wrong form"
+    assert verdicts("format", mine) == [None, None, None], "a good form is no right answer"
+
+
 def test_a_group_may_choose_its_rewards():
     with runner(functions.length, "math", "arithmetic") as rewards:
         g = group("#### 7", answer="#### 7", rewards=("math",))

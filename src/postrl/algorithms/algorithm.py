@@ -125,8 +125,9 @@ SETTINGS = tuple(f.name for f in fields(Algorithm) if f.name not in ("preset", "
 def resolve(preset: str | Preset, **settings: Any) -> Algorithm:
     """The algorithm called `preset` with these settings; what is not given is the preset's, else GRPO's.
 
-    The result needs "ref" when beta > 0, and "prox" when the live policy is no longer that of the batch's start (several
-    optimizer steps per batch) or when the KL is taken off the rewards, before the update.
+    The result needs "ref" when beta > 0, "prox" when the live policy is no longer that of the batch's start (several
+    optimizer steps per batch) or when the KL is taken off the rewards, before the update, and "end" when completions that
+    were cut end with the critic's value.
 
     Raises:
         ValueError: an unknown name, or an impossible combination.
@@ -140,5 +141,5 @@ def resolve(preset: str | Preset, **settings: Any) -> Algorithm:
         **{**own, **settings},
     )
     own_policy = algorithm.proximal == "learner" and (algorithm.num_updates > 1 or algorithm.penalises_kl)
-    needed = {"ref": algorithm.beta > 0, "prox": own_policy}
+    needed = {"ref": algorithm.beta > 0, "prox": own_policy, "end": algorithm.bootstrap_truncated}
     return replace(algorithm, needs=row.needs | {need for need, wanted in needed.items() if wanted})

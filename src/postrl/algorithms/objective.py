@@ -40,9 +40,7 @@ def with_advantages(batch: Batch, algorithm: Algorithm) -> Batch:
         ValueError: the batch lacks what the algorithm needs.
     """
     for need in algorithm.needs:
-        present(getattr(batch, _FIELDS[need]), need)
-    if "greedy" in algorithm.needs and len(batch) and present(batch.greedy_B, "greedy").isnan().all():
-        raise ValueError(f"{algorithm.name} compares with greedy completions, and the batch has none that was scored")
+        present(getattr(batch, _FIELDS[need][0]), _FIELDS[need][1])
     batch = _penalised(replace(batch, mask_BT=batch.mask_BT & ~batch.rewards_B.isnan().unsqueeze(-1)), algorithm)
     estimate = Estimate(*algorithm.advantage(batch, algorithm))
     mask_BT, metrics = batch.mask_BT, {**batch.metrics, **estimate.metrics}
@@ -56,7 +54,14 @@ def with_advantages(batch: Batch, algorithm: Algorithm) -> Batch:
     )
 
 
-_FIELDS = {"prox": "prox_BT", "ref": "ref_BT", "values": "values_BT", "greedy": "greedy_B"}
+_FIELDS = {
+    "prox": ("prox_BT", "log-probs of the proximal policy"),
+    "ref": ("ref_BT", "log-probs of the reference"),
+    "values": ("values_BT", "values"),
+    "end": ("end_B", "values after the last token"),
+    "greedy": ("greedy_B", "rewards of greedy completions"),
+}
+"""Field of a batch, and what it holds, by need."""
 
 
 def _penalised(batch: Batch, a: Algorithm) -> Batch:
@@ -170,17 +175,23 @@ def _check(logp_BT: Tensor, batch: Batch, algorithm: Algorithm) -> None:
 
 
 def idle_rows(batch: Batch, algorithm: Algorithm) -> list[int]:
-    """Rows whose loss and gradient are exactly 0: no advantage, and no other term. They need no forward pass.
+    """Rows whose loss and gradient are exactly 0: no token to train on, or no advantage and no other term. They need no
+    forward pass.
 
     In GRPO these are the groups that are all right or all wrong, often a third of a batch and more.
     """
     other_terms = algorithm.entropy_coef or (algorithm.beta and algorithm.kl_placement == "loss")
     if batch.advantages is None or other_terms or callable(algorithm.preset.loss):  # whose loss may not be 0 there
-        return []
+        return rows_without_tokens(batch)
     idle_B = batch.advantages == 0 if batch.advantages.dim() == 1 else (batch.advantages == 0).all(-1)
     if algorithm.nll_coef and batch.correct_B is not None:
         idle_B = idle_B & ~batch.correct_B
-    return [int(row) for row in idle_B.nonzero().flatten()]
+    return [int(row) for row in (idle_B | ~batch.mask_BT.any(-1)).nonzero().flatten()]
+
+
+def rows_without_tokens(batch: Batch) -> list[int]:
+    """Rows of which nothing is trained on: not scored, or masked as a whole."""
+    return [int(row) for row in (~batch.mask_BT.any(-1)).nonzero().flatten()]
 
 
 def idle_totals(batch: Batch, rows: list[int], algorithm: Algorithm) -> tuple[Tensor, Tensor]:

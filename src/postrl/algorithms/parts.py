@@ -14,7 +14,6 @@ from torch import Tensor
 
 from postrl.algorithms import advantages, losses, returns
 from postrl.algorithms.advantages import Pairs
-from postrl.algorithms.filters import truncated
 from postrl.algorithms.reduce import Metrics
 from postrl.types import Batch
 
@@ -89,7 +88,7 @@ def _remax(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
 def _gae(batch: Batch, a: Algorithm) -> Estimate:
     """Advantages with the policy's lambda, returns with the critic's."""
     mask_BT, values_BT = batch.mask_BT, present(batch.values_BT, "values")
-    end_B = _value_at_the_cut(values_BT, mask_BT, truncated(batch)) if a.bootstrap_truncated else None
+    end_B = present(batch.end_B, "values after the last token") if a.bootstrap_truncated else None
 
     def estimate(lam: float | Tensor) -> Tensor:
         return returns.gae(_rewards_BT(batch), values_BT, mask_BT, gamma=a.gamma, lam=lam, end_B=end_B)
@@ -99,15 +98,6 @@ def _gae(batch: Batch, a: Algorithm) -> Estimate:
     advantages_BT = estimate(lam)
     returns_BT = torch.where(mask_BT, estimate(a.gae_lambda_critic) + values_BT.double(), 0.0)
     return Estimate(returns.whiten(advantages_BT, mask_BT) if a.whiten_advantages else advantages_BT, {}, returns_BT)
-
-
-def _value_at_the_cut(values_BT: Tensor, mask_BT: Tensor, truncated_B: Tensor) -> Tensor:
-    """float64 [B]: V after the last token of completions that were cut, 0 for the others.
-
-    The values of a batch are those before each token; the last of them stands for the one after it.
-    """
-    cut_BT = returns.last_token(mask_BT) & truncated_B.unsqueeze(-1)
-    return torch.where(cut_BT, values_BT.double(), 0.0).sum(-1)
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------------

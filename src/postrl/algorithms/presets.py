@@ -243,6 +243,10 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
+OWNED = frozenset(name for row in PRESETS.values() for name in row.reads or ())
+"""Settings that mean nothing but to the algorithms that list them in `reads`."""
+
+
 def register(preset: Preset) -> Preset:
     """Make an algorithm of your own known by its name, for scripts: `GRPOConfig(algorithm=preset.name)`.
 
@@ -253,11 +257,6 @@ def register(preset: Preset) -> Preset:
         raise ValueError(f"there is an algorithm {preset.name!r} already; give yours another name")
     PRESETS[preset.name] = preset
     return preset
-
-
-def owned() -> set[str]:
-    """Settings that mean nothing but to the algorithms that list them in `reads`."""
-    return {name for row in PRESETS.values() for name in row.reads or ()}
 
 
 def has_critic(name: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
-from postrl.algorithms.presets import PRESETS, Preset, owned
+from postrl.algorithms.presets import OWNED, PRESETS, Preset
 
 Problem = tuple[str, str] | None
 """What is wrong, and the way out; None: nothing."""
@@ -147,10 +147,9 @@ def _several_rewards(s: Any, p: Preset) -> Problem:
 def _without_meaning(s: Any, p: Preset) -> Problem:
     if p.reads is None:
         return None
-    named = owned()
     for f in fields(s):
         default = f.default if f.default is not MISSING else None
-        if f.name in named and f.name not in p.reads and getattr(s, f.name) != default:
+        if f.name in OWNED and f.name not in p.reads and getattr(s, f.name) != default:
             readers = [row.name for row in PRESETS.values() if f.name in (row.reads or ())]
             return (
                 f"{f.name} = {getattr(s, f.name)} has no meaning for algorithm = {p.name}",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from postrl.algorithms.presets import PRESETS, is_file, owned
+from postrl.algorithms.presets import OWNED, PRESETS, is_file
 from postrl.algorithms.refused import flag
 from postrl.config import ASYNC, RUN, GRPOConfig
 from postrl.errors import UsageError
@@ -55,7 +55,7 @@ def settings_command(
 
     types = get_type_hints(cls)
     parameters = [_parameter("context", typer.Context)]
-    unread = owned() - set(PRESETS[algorithm].reads or ()) - set(cls.defaults_of(algorithm))
+    unread = OWNED - set(PRESETS[algorithm].reads or ()) - set(cls.defaults_of(algorithm))
     parameters += [
         _parameter(f.name, _option(f, types[f.name], defaults[f.name], hidden=f.name in unread), defaults[f.name])
         for f in fields(cls)

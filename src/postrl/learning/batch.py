@@ -30,6 +30,8 @@ def make_batch(
         mask[i, :n] = torch.tensor(rollout.loss_mask, dtype=torch.bool)
         behav[i, :n] = torch.tensor(rollout.logps)
 
+    greedy = [group.greedy for group, _ in rows]
+
     def reward_of(rollouts: Iterable[Rollout | None]) -> torch.Tensor:
         found = [math.nan if r is None or r.reward is None else r.reward for r in rollouts]
         return torch.tensor(found, dtype=torch.float64, device=device)
@@ -42,7 +44,7 @@ def make_batch(
         behav_BT=behav.to(device),
         version=version,
         parts_BF=_parts([rollout for _, rollout in rows], rewards).to(device),
-        greedy_B=reward_of(group.greedy for group, _ in rows),
+        greedy_B=reward_of(greedy) if any(greedy) or not rows else None,
         correct_B=torch.tensor([rollout.correct is True for _, rollout in rows], dtype=torch.bool, device=device),
     )
 

@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.functional import pad
 
 from postrl.errors import PostrlError, UsageError
 from postrl.learning.collate import scatter
@@ -50,6 +52,15 @@ class Critic(Optimizing[ValueModel]):
         """float32 [B, T]: the value before each token of the mask, 0 elsewhere, on every rank (a collective)."""
         return self._for_all_rows(batch, self.module, lambda micro: self._outputs(micro.rollouts, micro.mask_BT)[0])
 
+    def values_and_end(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`values`, and float32 [B]: the value after the last token of completions that were cut at the token limit, 0 for
+        the others; from the same forward passes (a collective)."""
+        end_B1 = torch.tensor([len(r.completion_ids) for r in batch.rollouts], device=batch.mask_BT.device).unsqueeze(
+            -1
+        )
+        values_BT = self.values(_one_token_longer(batch, end_B1))
+        return values_BT.scatter(-1, end_B1, 0.0)[:, :-1], values_BT.gather(-1, end_B1).squeeze(-1)
+
     def _outputs(self, rollouts: Sequence[Rollout], mask_BT: Tensor) -> tuple[Tensor]:
         ids, select, _, place, prefix = self._inputs(rollouts, mask_BT)
         return (scatter(self.module(ids, select, prefix), place),)
@@ -73,6 +84,15 @@ class Critic(Optimizing[ValueModel]):
                 f"the critic could not be written to {folder}: {error}",
                 hint="free space, then continue with --resume: the last checkpoint holds the same weights",
             ) from error
+
+
+def _one_token_longer(batch: Batch, end_B1: Tensor) -> Batch:
+    """The batch with a token behind each completion that was cut: the value before it is the one after the last. Which
+    token does not matter, nothing that is read comes after it."""
+    cut_B = torch.tensor([r.finish_reason == "length" for r in batch.rollouts], dtype=torch.bool, device=end_B1.device)
+    mask_BT = pad(batch.mask_BT, (0, 1)).scatter(-1, end_B1, cut_B.unsqueeze(-1))
+    rollouts = [replace(rollout, completion_ids=[*rollout.completion_ids, 0]) for rollout in batch.rollouts]
+    return replace(batch, rollouts=rollouts, mask_BT=mask_BT)
 
 
 def critic_body(config: GRPOConfig, policy: Any, tokenizer: Any, peft_config: Any = None) -> Any:

@@ -69,7 +69,10 @@ class Learner(Optimizing[Policy]):
         if "ref" in needs:
             policy = self.reference or self.policy
             batch = replace(batch, ref_BT=self._logps_of(batch, policy, reference=self.reference is None))
-        if "values" in needs and self.critic is not None:
+        if "end" in needs and self.critic is not None:
+            values_BT, end_B = self.critic.values_and_end(batch)
+            batch = replace(batch, values_BT=values_BT, end_B=end_B)
+        elif "values" in needs and self.critic is not None:
             batch = replace(batch, values_BT=self.critic.values(batch))
         return batch
 

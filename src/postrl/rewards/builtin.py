@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,3 +92,11 @@ BUILTINS = {
 }
 VERIFIERS = ("arithmetic", "math", "code")
 """Those that say right or wrong: their mean is an accuracy."""
+SHAPING = frozenset(name for name, row in BUILTINS.items() if row.scorable is None)
+"""Built-in rewards that say nothing about the answer: format, soft_overlong, repetition. The user's own functions are part
+of the task."""
+
+
+def task_weights(weights: Mapping[str, float], shaping: Collection[str] = SHAPING) -> dict[str, float]:
+    """Of the run's reward functions with their weights, those that are the task: all where every one of them shapes."""
+    return {name: weight for name, weight in weights.items() if name not in shaping} or dict(weights)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import RewardError, UsageError
-from postrl.rewards.builtin import BUILTINS
+from postrl.rewards.builtin import BUILTINS, SHAPING, task_weights
 from postrl.rewards.pool import RewardPool
 from postrl.rewards.process import Outcome
 from postrl.rewards.registry import RewardSpec, distinct
@@ -51,8 +51,6 @@ class Function:
     pool: RewardPool
     by_step: bool
     """Called once with all completions of a step instead of once a group."""
-    shaping: bool = False
-    """A built-in that says nothing about the answer, such as a length penalty."""
     failures: Failures = field(default_factory=Failures)
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
     statuses: set[str] = field(default_factory=set)
@@ -114,8 +112,10 @@ class RewardRunner:
                 load_timeout=load_timeout,
                 log_path=log_path,
             )
-            shaping = row is not None and row.scorable is None
-            self.functions[name] = Function(name, weight, pool, batch == "step" and row is None, shaping)
+            self.functions[name] = Function(name, weight, pool, batch == "step" and row is None)
+        shaping = {name for name, spec in zip(self.names, specs) if spec.kind == "builtin" and spec.payload in SHAPING}
+        self.task = task_weights({name: function.weight for name, function in self.functions.items()}, shaping)
+        """The functions that say whether a completion is what was asked for, with their weights."""
 
     @classmethod
     def for_run(cls, specs: Sequence[RewardSpec], config: GRPOConfig, *, log_path: Path | None = None) -> RewardRunner:
@@ -140,7 +140,8 @@ class RewardRunner:
         await asyncio.gather(*(function.pool.start() for function in self.functions.values()))
 
     async def score(self, group: Group) -> None:
-        """Fill `rewards`, `statuses`, `extra` and `reward` of the group's rollouts, and the group's `reward_versions`.
+        """Fill `rewards`, `statuses`, `extra`, `reward` and `correct` of the group's rollouts, and the group's
+        `reward_versions`.
 
         The functions run at the same time; `group.rewards` chooses among them. `reward` is the weighted sum of the
         scores that are numbers; None when there is none, or when a function failed. Functions that are called once a
@@ -150,7 +151,8 @@ class RewardRunner:
             RewardError: the group names a function that the run does not have, or the runner was closed.
         """
         for rollout in group.rollouts:
-            rollout.rewards, rollout.statuses, rollout.extra, rollout.reward = {}, {}, {}, None
+            rollout.rewards, rollout.statuses, rollout.extra = {}, {}, {}
+            rollout.reward = rollout.correct = None
         group.reward_versions = {}
         await self._call([(function, [group]) for function in self._chosen(group) if not function.by_step])
 
@@ -241,7 +243,7 @@ class RewardRunner:
         for i, (rollout, score) in enumerate(zip(rollouts, outcome.scores, strict=True)):
             rollout.rewards[function.name], rollout.statuses[function.name] = score.value, score.status
             rollout.extra.update({column: values[i] for column, values in outcome.extra.items()})
-            rollout.reward = self._total(rollout)
+            rollout.reward, rollout.correct = self._total(rollout), rollout.verdict(self.task)
         for group in groups:
             if outcome.version:
                 group.reward_versions[function.name] = outcome.version

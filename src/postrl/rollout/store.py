@@ -29,7 +29,7 @@ def schema(names: Sequence[str], extra: Sequence[str] = ()) -> Any:
         ("loss_mask", pa.list_(pa.int8())), ("logps", pa.list_(pa.float32())), ("version_spans", spans),
         ("weight_version_first", pa.int32()), ("weight_version_last", pa.int32()), ("staleness", pa.int32()),
         ("finish_reason", pa.string()), ("prompt_tokens", pa.int32()), ("completion_tokens", pa.int32()),
-        ("reward", pa.float64()), ("advantage", pa.float32()), ("dropped", pa.string()), ("dataset_columns", pa.string()),
+        ("reward", pa.float64()), ("correct", pa.bool_()), ("advantage", pa.float32()), ("dropped", pa.string()), ("dataset_columns", pa.string()),
         ("rewards", pa.list_(pa.string())), ("support", pa.list_(pa.list_(pa.int32()))),
     ]  # fmt: skip
     for name in names:
@@ -80,6 +80,7 @@ def _row(step: int, split: str, group: Group, rollout: Rollout, names: Sequence[
         "prompt_tokens": len(rollout.prompt_ids),
         "completion_tokens": len(rollout.completion_ids),
         "reward": rollout.reward,
+        "correct": rollout.correct,
         "advantage": rollout.advantage,
         "dropped": rollout.dropped,
         "dataset_columns": json.dumps(group.columns, default=str),
@@ -141,6 +142,7 @@ def _rollout(row: dict[str, Any]) -> Rollout:
         rewards={name: row[f"reward/{name}"] for name in statuses},
         statuses=statuses,
         reward=row["reward"],
+        correct=row.get("correct"),
         extra={name: json.loads(value) for name, value in _by_name(row, "extra/").items()},
         advantage=row["advantage"],
         staleness=row["staleness"],
