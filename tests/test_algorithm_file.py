@@ -157,6 +157,8 @@ def test_rows_without_advantage_are_passed_through_a_loss_of_ones_own():
     batch.advantages = torch.zeros(8)
     assert idle_rows(batch, resolve("grpo")) == list(range(8))
     assert idle_rows(batch, resolve(Preset("mine", "group", LOSSES["clip"]))) == []
+    batch.mask_BT[3] = False
+    assert idle_rows(batch, resolve(Preset("mine", "group", LOSSES["clip"]))) == [3], "nothing of it is trained on"
 
 
 def test_a_name_that_is_no_file_is_looked_up_in_the_table():

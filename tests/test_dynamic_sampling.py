@@ -270,6 +270,11 @@ def test_a_run_that_goes_on_from_a_checkpoint_loses_no_prompt_and_trains_none_tw
     assert made.stream.position == STEPS * BATCH + made.left_out
     if run["stale_policy"] == "wait":
         assert made.dropped["uninformative"] == GROUP * made.left_out
+    if keeps_finished:
+        replaced = [g.group_id for groups in batches for g in groups if g.rollouts[0].dropped == "uninformative"]
+        assert len(replaced) == len(set(replaced)) == made.left_out, (
+            "all that was replaced is stored, with its own batch"
+        )
     if not run["max_staleness"]:
         assert [sorted(g.group_id for g in trained(groups)) for groups in batches] == [
             kept for kept, _ in expected(run)

@@ -133,9 +133,14 @@ def test_vapo_runs_with_its_own_defaults_but_for_those_that_are_for_long_runs_an
 
 
 def test_a_run_with_adapters_has_a_critic_with_adapters(place):
-    run = train(place, "lora", lora_rank=4)
-    assert (run / "model" / "adapter_model.safetensors").exists()
-    assert not any("lora_" in name for name in load_file(run / "critic" / "model.safetensors"))
+    running = trainer(place, "lora", lora_rank=4, max_steps=1)
+    running.train()
+    critic = running.opened_session.learner.critic.module
+    learns = {name for name, parameter in critic.named_parameters() if parameter.requires_grad}
+    running.close()
+    assert any("lora_" in name for name in learns) and all("lora_" in name or "head" in name for name in learns)
+    assert (place / "lora" / "model" / "adapter_model.safetensors").exists()
+    assert not any("lora_" in name for name in load_file(place / "lora" / "critic" / "model.safetensors"))
 
 
 def test_the_critic_is_saved_beside_a_model_that_is_saved_elsewhere(place, tmp_path):

@@ -476,6 +476,17 @@ def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of
     assert {prompt.rewards for prompt in train.prompts} == {()}
 
 
+def test_length_is_punished_once(tmp_path):
+    with pytest.raises(
+        UsageError, match=r"overlong_buffer = 0.2 \(algorithm = dapo\) and the reward soft_overlong both"
+    ) as error:
+        build_worker(
+            RolloutWorker, GRPOConfig(algorithm="dapo", dataset=["arithmetic"], reward=["arithmetic", "soft_overlong"]),
+            TOKENIZER, Scripted(abc), RunFolder(tmp_path),
+        )  # fmt: skip
+    assert "--overlong-buffer 0" in error.value.hint
+
+
 def test_the_reward_of_the_evaluation_set_is_there_too(tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "3 + 4?", "answer": "#### 7"}) + "\n")
     settings = config(dataset=["gsm8k"], dataset_path=[str(tmp_path / "test.jsonl")], eval_dataset="arithmetic", seed=1)

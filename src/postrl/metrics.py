@@ -28,6 +28,7 @@ METRICS: dict[str, str] = {
     "reward/<name>/mean": "Mean of one reward function, over completions that it could score; with dynamic_sampling also those that were replaced.",
     "reward/<name>/status/<status>": "Share of completions with this verdict of that reward: correct, wrong, no_answer, timeout, ...",
     "reward/<name>/latency_p99": "Seconds that 99 % of its calls stayed under.",
+    "reward/<name>/cost_total": "What all its calls have cost since the start, where it logs a metric `cost` (judge with prices).",
     "reward/<name>/restarts": "Times, since the start, that its worker was started anew because its memory had grown by 2 GiB.",
     "reward/<name>/misused_logs": "Calls of log_extra and log_metric, since the start, that could not be used; see logs/rewards.log.",
     "reward/<name>/<metric>": "What the function gave to log_metric: the mean over its calls in the step.",
@@ -42,8 +43,8 @@ METRICS: dict[str, str] = {
     "completion/truncated_frac": "Share of completions cut at max_completion_length.",
     # -- the update
     "policy/loss": "The loss that was minimised, over the step's optimizer steps.",
-    "policy/entropy": "Mean entropy of the policy's next-token distribution on trained tokens, in nats.",
-    "policy/kl_ref": "Mean KL estimate to the initial policy on trained tokens (only with beta above 0).",
+    "policy/entropy": "Mean entropy of the policy's next-token distribution, in nats, on the tokens that went through the update: completions without advantage do not, unless beta or entropy_coef asks for them. So are the clip, kl_prox and mismatch metrics.",
+    "policy/kl_ref": "KL estimate to the initial policy, averaged as the loss is (only with beta above 0 in the loss).",
     "policy/kl_prox": "Mean KL estimate to the policy that the batch was assessed with, in nats a token.",
     "policy/clip_frac": "Share of trained tokens that were clipped: their ratio left the trust region, and they have no gradient (cispo: their weight is held at a cap, and they keep it).",
     "policy/clip_low": "The share that was clipped at 1 - epsilon.",

@@ -123,7 +123,7 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         algorithm = resolve_algorithm(config)
         path = connections.model_path or config.model
         tokenizer = given.tokenizer or load_tokenizer(config, path)
-        model = given.model if given.model is not None else load_model(config, path)
+        model = given.model if given.model is not None else load_model(config, path, peft_config=given.peft_config)
         stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
         model = with_lora(model, config, given.peft_config)
         embedded = not connections.server_urls and not config.replay

@@ -93,7 +93,8 @@ class StreamingWorker(RolloutWorker):
         self._fill()
         async with self._speaking():
             await self._until_ready()
-        taken, replaced, self._replaced = self.buffer.take(), self._replaced, []
+        taken, dropped, replaced = self.buffer.take(), self._dropped, self._replaced
+        self._dropped, self._replaced = [], []
         self._cut.clear()
         self._sweep()
         self._sift()
@@ -102,9 +103,9 @@ class StreamingWorker(RolloutWorker):
             metrics = await self._finish([entry.group for entry in taken], replaced)
         except Exception:
             self._again.extend(map(_anew, taken))  # for a checkpoint: they were not trained on
+            self._dropped = [*dropped, *self._dropped]
             raise
         metrics |= self._tally.metrics(started, self.buffer)
-        dropped, self._dropped = self._dropped, []
         return [*(entry.group for entry in taken), *dropped], metrics
 
     async def _finish(self, groups: list[Group], replaced: list[Group]) -> Metrics:
@@ -341,11 +342,12 @@ class StreamingWorker(RolloutWorker):
         }
 
     def finished_groups(self) -> list[Group]:
-        """The groups among "open" of `state` that are finished and need not be begun anew."""
-        return [entry.group for entry in self.buffer.finished]
+        """The groups among "open" of `state` that are finished and need not be begun anew, and those that were dropped
+        since the last batch: they are stored with the next one."""
+        return [*(entry.group for entry in self.buffer.finished), *self._dropped]
 
     def load_state(self, state: dict[str, Any], groups: Sequence[Group] = ()) -> None:
-        """Continue where `state` was taken: `groups` are finished, what else was begun is begun anew.
+        """Continue where `state` was taken: `groups` are finished or dropped, what else was begun is begun anew.
 
         Raises:
             DataError: it was taken from other prompts.
@@ -353,7 +355,9 @@ class StreamingWorker(RolloutWorker):
         super().load_state(state)
         for task in self._tasks.values():
             task.cancel()
-        finished = {group.group_id: group for group in groups}
+        self._dropped = [group for group in groups if _dropped(group)]
+        self._replaced = [group for group in self._dropped if _dropped(group) == "uninformative"]
+        finished = {group.group_id: group for group in groups if not _dropped(group)}
         entries = [
             Entry(
                 finished.get(gid) or new_group(gid, self.prompts[pid]),
@@ -367,7 +371,6 @@ class StreamingWorker(RolloutWorker):
         self.buffer.entries = [entry for entry in entries if entry.finished]
         self._again = deque(entry for entry in entries if not entry.finished)
         self._cut.clear()
-        self._dropped, self._replaced = [], []
         self._failure, self._weights_lost, self._training = None, None, False
 
     def close(self) -> None:
@@ -375,6 +378,12 @@ class StreamingWorker(RolloutWorker):
         for task in self._tasks.values():
             task.cancel()
         super().close()
+
+
+def _dropped(group: Group) -> str | None:
+    """Why a whole group is not trained on; None when some of it is."""
+    reasons = {rollout.dropped for rollout in group.rollouts}
+    return reasons.pop() if len(reasons) == 1 else None
 
 
 def _anew(entry: Entry, attempt: int | None = None) -> Entry:

@@ -356,6 +356,12 @@ def _rewards(config: GRPOConfig, job: Job, sets: Sequence[PromptSet]) -> list[Re
             f"no reward is given, and {sets[0].name} has none of its own",
             hint="--reward math, --reward code or --reward file.py:function",
         )
+    if config.overlong_buffer and any(spec.kind == "builtin" and spec.payload == "soft_overlong" for spec in specs):
+        raise UsageError(
+            f"overlong_buffer = {config.overlong_buffer:g} (algorithm = {config.algorithm}) and the reward soft_overlong both "
+            "punish long completions",
+            hint="set --overlong-buffer 0, or leave the reward out",
+        )
     return with_options(specs, config.reward_arg)
 
 

@@ -6,6 +6,7 @@ The cases were computed with plain Python floats. What stands at their masked po
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from postrl.algorithms.corrections import importance_weights
 from postrl.algorithms.kl import ESTIMATORS
 from postrl.algorithms.objective import denominators, objective, with_advantages
 from postrl.algorithms.reduce import finish
-from postrl.types import Batch, Group
+from postrl.types import Batch, Group, Prompt, VersionSpan
 
 from .cases import CASES, both_precisions, close, make_batch, matrix, rewards, rollout
 
@@ -345,10 +346,20 @@ def truncated_mask(case: Case, dtype: torch.dtype) -> None:
 
 
 def staleness(case: Case, dtype: torch.dtype) -> None:
-    version, oldest = case["inputs"]["current_version"], [min(spans) for spans in case["inputs"]["token_versions"]]
-    assert filters.staleness(version, torch.tensor(oldest)).tolist() == case["expected"]["staleness"]
-    kept = filters.fresh(version, torch.tensor(oldest), case["config"]["max_staleness"])
-    assert kept.tolist() == case["expected"]["keep"]
+    """The learner's count, and what the buffer of the rollout worker lets it train on."""
+    from postrl.learning.batch import make_batch as batch_of
+    from postrl.rollout.buffer import Buffer, Entry
+
+    version, expected = case["inputs"]["current_version"], case["expected"]
+    groups = []
+    for i, versions in enumerate(case["inputs"]["token_versions"]):
+        spans = [VersionSpan(v, t, t + 1) for t, v in enumerate(versions)]
+        groups.append(Group("p:0", i, "", None, {}, [replace(rollout(len(versions)), version_spans=spans)]))
+    batch = batch_of(groups, version, torch.device("cpu"))
+    assert [r.staleness for r in batch.rollouts] == expected["staleness"]
+    entries = [Entry(group, Prompt("p:0", None, "", []), group.rollouts[0].oldest_version) for group in groups]
+    stale = Buffer(1, case["config"]["max_staleness"], version=version, phase=version, entries=entries).stale()
+    assert [entry not in stale for entry in entries] == expected["keep"]
 
 
 def aggregation(case: Case, dtype: torch.dtype) -> None:

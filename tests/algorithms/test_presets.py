@@ -237,6 +237,14 @@ def test_by_token_a_kl_penalty_is_taken_off_what_comes_after(name: str):
     torch.testing.assert_close(found.advantages, expected)
 
 
+def test_a_step_whose_greedy_completions_nobody_could_score_teaches_nothing_and_one_without_any_is_an_error():
+    batch = make_batch([[1, 1]], rewards_B=rewards([1.0]), greedy_B=rewards([None]))
+    found = with_advantages(batch, resolve("remax"))
+    assert not found.advantages.any() and found.metrics["group/too_small"] == (1.0, 1.0)
+    with pytest.raises(ValueError, match="the batch holds no rewards of greedy completions"):
+        with_advantages(replace(batch, greedy_B=None), resolve("remax"))
+
+
 def test_the_critic_has_a_lambda_of_its_own_and_learns_what_it_is_told():
     """lambda 0 for the policy, 1 for the critic: temporal differences, and returns."""
     values = torch.tensor([[0.25, 0.5, 0.75]])

@@ -23,6 +23,7 @@ def test_a_row_knows_the_reward_of_its_prompts_greedy_completion_and_none_is_a_r
     assert batch.greedy_B.dtype == torch.float64
     assert batch.greedy_B.tolist() == pytest.approx([0.75] + [math.nan] * 4, nan_ok=True)
     assert batch.rows([2, 0]).greedy_B.tolist() == pytest.approx([math.nan, 0.75], nan_ok=True)
+    assert make_batch([third], 0, torch.device("cpu")).greedy_B is None, "none was sampled"
 
 
 def test_a_row_knows_whether_a_verifier_found_it_right():

@@ -588,6 +588,20 @@ def test_what_an_evaluation_logs_is_not_the_next_steps():
         assert rewards.metrics([g])["reward/logs/length"] == (2.0, 1.0)
 
 
+def test_what_calls_cost_is_added_up_over_the_run_with_its_evaluations():
+    def paid(completions, log_metric):
+        for _ in completions:
+            log_metric("cost", 0.25)
+        return [1.0] * len(completions)
+
+    with runner(paid) as rewards:
+        score(rewards, group("a", "b"))
+        rewards.forget_logged()
+        score(rewards, g := group("c"))
+        found = rewards.metrics([g])
+    assert (found["reward/paid/cost"], found["reward/paid/cost_total"]) == ((0.25, 1.0), 0.75)
+
+
 def test_each_score_carries_the_version_of_what_gave_it(tmp_path):
     (tmp_path / "r.py").write_text("def f(completions, scale=1): return [1.0] * len(completions)\n")
     digest = hashlib.sha256((tmp_path / "r.py").read_bytes()).hexdigest()[:12]

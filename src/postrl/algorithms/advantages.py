@@ -133,7 +133,7 @@ def normalize_then_sum(
     counts as much as one with a large spread, which would drown it in a sum of raw rewards. S is not centred over the
     batch: it is centred in every group already, and a group in which nothing differs keeps advantages of exactly 0.
     What is in `rewards_B` beyond the weighted sum of the parts (overlong punishment, KL) is centred in its group and
-    added to S as it is: a penalty keeps its size.
+    added to S as it is, beside parts that are normalised: a penalty of 1 weighs about as much as one of them.
 
     Args:
         parts_BF: float64, the scores of each reward function; NaN where there is none: it contributes nothing.

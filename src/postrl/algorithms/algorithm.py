@@ -11,7 +11,7 @@ from postrl.algorithms.corrections import correction
 from postrl.algorithms.kl import ESTIMATORS
 from postrl.algorithms.lookup import lookup
 from postrl.algorithms.parts import ADVANTAGES, LOSSES, Advantage, Loss
-from postrl.algorithms.presets import PRESETS, Preset
+from postrl.algorithms.presets import PRESETS, Preset, needs_of
 from postrl.algorithms.refused import problem
 
 
@@ -125,10 +125,6 @@ SETTINGS = tuple(f.name for f in fields(Algorithm) if f.name not in ("preset", "
 def resolve(preset: str | Preset, **settings: Any) -> Algorithm:
     """The algorithm called `preset` with these settings; what is not given is the preset's, else GRPO's.
 
-    The result needs "ref" when beta > 0, "prox" when the live policy is no longer that of the batch's start (several
-    optimizer steps per batch) or when the KL is taken off the rewards, before the update, and "end" when completions that
-    were cut end with the critic's value.
-
     Raises:
         ValueError: an unknown name, or an impossible combination.
     """
@@ -140,6 +136,4 @@ def resolve(preset: str | Preset, **settings: Any) -> Algorithm:
         loss=row.loss if callable(row.loss) else lookup(LOSSES, row.loss, "loss"),
         **{**own, **settings},
     )
-    own_policy = algorithm.proximal == "learner" and (algorithm.num_updates > 1 or algorithm.penalises_kl)
-    needed = {"ref": algorithm.beta > 0, "prox": own_policy, "end": algorithm.bootstrap_truncated}
-    return replace(algorithm, needs=row.needs | {need for need, wanted in needed.items() if wanted})
+    return replace(algorithm, needs=needs_of(row, algorithm))

@@ -11,16 +11,6 @@ from torch import Tensor
 from postrl.types import Batch
 
 
-def staleness(version: int, oldest_B: Tensor) -> Tensor:
-    """Versions between the learner, when the phase starts, and the oldest weights that wrote a token of each rollout."""
-    return version - oldest_B
-
-
-def fresh(version: int, oldest_B: Tensor, max_staleness: int) -> Tensor:
-    """bool [B]: the rollouts to keep. The others count as missing in their group (reward NaN, mask off)."""
-    return staleness(version, oldest_B) <= max_staleness
-
-
 def truncated(batch: Batch) -> Tensor:
     """bool [B]: completions that were cut at the token limit."""
     cut = [rollout.finish_reason == "length" for rollout in batch.rollouts]

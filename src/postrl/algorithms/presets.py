@@ -31,6 +31,8 @@ class Preset:
     """What is computed, in words."""
     when: str = ""
     """When to use it."""
+    note: str = ""
+    """What to mind when it is used."""
     paper: str = ""
     needs: frozenset[str] = frozenset()
     """Forward passes and rollouts beyond the batch itself: of "prox", "ref", "values" (a critic), "greedy" (one greedy
@@ -51,6 +53,11 @@ CRITIC = (
     "critic_model", "critic_learning_rate", "critic_warmup_steps", "value_clip", "gamma", "gae_lambda",
     "gae_lambda_critic", "length_adaptive_alpha", "bootstrap_truncated", "whiten_advantages", "nll_coef",
 )  # fmt: skip
+
+SUMMED = (
+    "Gradients are as many times larger as completions are long, so that nearly every step is scaled down to "
+    "--max-grad-norm. AdamW does not mind; with --optim sgd choose the learning rate anew."
+)
 
 PRESETS: dict[str, Preset] = {
     row.name: row
@@ -137,6 +144,7 @@ PRESETS: dict[str, Preset] = {
             ),
             when="Short completions and rewards that are noisy or not verifiable, kept near the initial policy.",
             paper="arXiv:2402.14740",
+            note=SUMMED,
             settings={"loss_aggregation": "seq_mean_token_sum", "beta": 0.05, "kl_placement": "reward"},
             reads=CLIP,
         ),
@@ -173,6 +181,7 @@ PRESETS: dict[str, Preset] = {
             formula="A = reward - reward of the greedy completion; -A * log-prob of the whole completion.",
             when="Few completions a prompt; costs one greedy completion more for each.",
             paper="arXiv:2310.10505",
+            note=SUMMED,
             needs=frozenset({"greedy"}),
             settings={"loss_aggregation": "seq_mean_token_sum", "num_generations": 1, "prompts_per_step": 128},
             reads=CLIP,
@@ -184,6 +193,7 @@ PRESETS: dict[str, Preset] = {
             formula="A = reward - length-weighted mean reward of the group; -A * log-prob of the whole completion.",
             when="Strictly on-policy training without KL or clip: one optimizer step per batch.",
             paper="arXiv:2505.23585",
+            note=SUMMED,
             settings={"loss_aggregation": "seq_mean_token_sum"},
             reads=(),
             one_update=True,
@@ -231,6 +241,8 @@ PRESETS: dict[str, Preset] = {
             ),
             when="Long chains of thought with a verifier, and room for a second model.",
             paper="arXiv:2504.05118",
+            note="Lambda is 0, and nothing but the last token learns, up to 1 / --length-adaptive-alpha tokens (20): for short "
+            "completions set alpha to about 20 / length.",
             needs=frozenset({"values"}),
             settings={
                 "num_generations": 16, "prompts_per_step": 16, "minibatches": 4, "epsilon_high": 0.28,
@@ -257,6 +269,20 @@ def register(preset: Preset) -> Preset:
         raise ValueError(f"there is an algorithm {preset.name!r} already; give yours another name")
     PRESETS[preset.name] = preset
     return preset
+
+
+def needs_of(preset: Preset, settings: Any) -> frozenset[str]:
+    """What `preset` needs with these settings: "ref" when beta > 0, "prox" when the live policy is no longer that of the
+    batch's start (several optimizer steps per batch) or when the KL is taken off the rewards, before the update, and "end"
+    when completions that were cut end with the critic's value.
+
+    Args:
+        settings: any object that has them as attributes.
+    """
+    s = settings
+    before = s.num_iterations * s.minibatches > 1 or (s.beta > 0 and s.kl_placement == "reward")
+    needed = {"ref": s.beta > 0, "prox": s.proximal == "learner" and before, "end": s.bootstrap_truncated}
+    return preset.needs | {need for need, wanted in needed.items() if wanted}
 
 
 def has_critic(name: str) -> bool:

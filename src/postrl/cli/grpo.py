@@ -15,7 +15,7 @@ HELP = """Train a language model with {title}. {summary}
 {formula}
 
 {when} {paper}
-{differs}
+{note}{differs}
 \b
 To start with:
   postrl {name} --model smollm2-135m --dataset arithmetic
@@ -50,6 +50,7 @@ def _help(preset: Preset) -> str:
         formula=preset.formula,
         when=preset.when,
         paper=f"({preset.paper})" if preset.paper else "",
+        note=f"\n{preset.note}\n" if preset.note else "",
         differs=DIFFERS.format(settings=differs) if differs else "",
     )
 

@@ -35,6 +35,7 @@ def _section(preset: Preset) -> str:
     lines = [
         ("What it computes", preset.formula),
         ("When to use it", preset.when),
+        *([("Mind", preset.note)] if preset.note else []),
         ("Command", f"`postrl {preset.name} --model Qwen/Qwen2.5-7B --dataset gsm8k`"),
         ("Defaults that differ from GRPO's", settings or "none"),
         ("Settings of its own", reads or "none"),

@@ -113,7 +113,9 @@ def critic_body(config: GRPOConfig, policy: Any, tokenizer: Any, peft_config: An
     path = str(packaged_model(name)) if name in PACKAGED else name
     config = replace(config, revision=None)  # the policy's
     _check_tokens(name, load_tokenizer(config, path, flag), tokenizer)
-    return _body_of(with_lora(load_model(config, path, flag), config, peft_config))
+    if hasattr(policy, "peft_config"):
+        peft_config = policy.peft_config["default"]
+    return _body_of(with_lora(load_model(config, path, flag, peft_config=peft_config), config, peft_config))
 
 
 def _body_of(model: Any) -> Any:

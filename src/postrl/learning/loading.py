@@ -37,8 +37,11 @@ def load_tokenizer(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
     return tokenizer
 
 
-def load_model(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
+def load_model(config: GRPOConfig, path: str, flag: str = "--model", *, peft_config: Any = None) -> Any:
     """The causal language model at `path`, in float32, or frozen in bfloat16 under LoRA with bfloat16 compute.
+
+    Args:
+        peft_config: the adapters' that it is to be under, where a script gives it.
 
     Raises:
         UsageError: there is no such model, or its weights cannot be read.
@@ -46,7 +49,7 @@ def load_model(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    frozen = config.lora_rank > 0 and compute_dtype(config) == "bfloat16"
+    frozen = (config.lora_rank > 0 or peft_config is not None) and compute_dtype(config) == "bfloat16"
     with _explained(path, "model", flag):
         return AutoModelForCausalLM.from_pretrained(
             path,

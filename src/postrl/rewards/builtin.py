@@ -65,6 +65,11 @@ def judge_processes(options: Options) -> int:
     return min(4, max(1, allowed)) if isinstance(allowed, int) else 1
 
 
+def model_processes(options: Options) -> int:
+    """Processes of a reward model: one that holds it, or four that ask its server, each about one group."""
+    return 4 if options.get("url") else 1
+
+
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -80,7 +85,11 @@ BUILTINS = {
     ),
     "code": Builtin("postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code),  # runs samples in parallel
     "reward_model": Builtin(  # seconds: a long text on a slow CPU
-        "postrl.rewards.reward_model:model_reward", seconds=60.0, scorable=_any_row, short="model"
+        "postrl.rewards.reward_model:model_reward",
+        seconds=60.0,
+        workers=model_processes,
+        scorable=_any_row,
+        short="model",
     ),
     "judge": Builtin("postrl.rewards.judge:judge_reward", seconds=180.0, workers=judge_processes, scorable=_any_row),
     "format": Builtin("postrl.rewards.shaping:format_reward"),

@@ -62,7 +62,15 @@ class Endpoint:
     """Tries after the first one."""
 
     def __post_init__(self) -> None:
-        if not re.match(r"https?://[^/\s]", self.url):
+        try:
+            url = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            url = httpx.URL()
+        if url.userinfo:  # it would be shown in errors, and stored with the settings
+            raise UsageError(
+                "url holds a user name or a password", hint="leave them out, and name a key with api_key_env"
+            )
+        if url.scheme not in ("http", "https") or not url.host:
             raise UsageError(f"url = {self.url!r} is no address", hint="write it as http://127.0.0.1:8000/v1")
         if not self.timeout > 0 or self.retries < 0:
             raise UsageError(

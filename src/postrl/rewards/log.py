@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-RESERVED = frozenset({"mean", "latency_p99", "restarts", "misused_logs"})
+RESERVED = frozenset({"mean", "latency_p99", "cost_total", "restarts", "misused_logs"})
 """Names of reward/<function>/<name> that postrl reports itself, beside status/<status>."""
 
 

@@ -25,7 +25,6 @@ from postrl.rewards.text import strip_end_of_turn, text_of
 
 VERSION = "reward_model 1"
 CLASSIFY = "/classify"
-PROBE_TIMEOUT = 30.0
 
 
 def model_reward(
@@ -39,6 +38,7 @@ def model_reward(
     max_length: int | None = None,
     batch_size: int = 8,
     api_key_env: str = "",
+    timeout: float = 60.0,
 ) -> Awaitable[list[Score]] | list[Score]:
     """The raw logit that a reward model gives prompt and completion.
 
@@ -58,6 +58,7 @@ def model_reward(
             is read at the end. Default: what the model, and its server, can take.
         batch_size: texts at once in this process. A server chooses itself.
         api_key_env: environment variable with the token of the server; default: none is sent.
+        timeout: seconds that the server may take for the completions of a prompt; it is asked twice more after that.
 
     Statuses: scored.
     Metrics: truncated, the share of texts that were cut.
@@ -68,7 +69,7 @@ def model_reward(
     """
     texts = _texts(model, chat_template)
     key = key_from(api_key_env, "reward_model.api_key_env")
-    server = Endpoint(url.rstrip("/"), key, PROBE_TIMEOUT) if url else None
+    server = Endpoint(url.rstrip("/"), key, timeout) if url else None
     if batch_size < 1:
         raise UsageError(f"reward_model: batch_size = {batch_size}", hint="1 or more")
     longest = texts.limit(max_length, _served_length(server) if server else None)
@@ -287,11 +288,10 @@ async def _scores_of(server: Endpoint, texts: Sequence[list[int]]) -> list[Score
         RewardError: it did not say it in the time that the call has.
     """
     seconds = BUILTINS["reward_model"].seconds * len(texts)
-    patient = Endpoint(server.url, server.key, timeout=seconds)
     try:
-        async with asyncio.timeout(seconds), patient.client() as client:
+        async with asyncio.timeout(seconds), server.client() as client:
             return _as_scores(
-                await patient.ask(client, CLASSIFY, lambda: _request(texts), lambda r: _read(r, len(texts)))
+                await server.ask(client, CLASSIFY, lambda: _request(texts), lambda r: _read(r, len(texts)))
             )
     except TimeoutError:
         raise RewardError(f"{server.url}{CLASSIFY}: no scores of {len(texts)} texts within {seconds:g} s") from None

@@ -57,6 +57,8 @@ class Function:
     """Those seen so far: they are reported when they are 0 as well."""
     logged: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Sums and counts of `log_metric` since the last report."""
+    cost: float = 0.0
+    """Sum of what was logged as `cost` since the run began, that of evaluations included."""
     notes: set[str] = field(default_factory=set)
     misused_logs: int = 0
 
@@ -191,7 +193,7 @@ class RewardRunner:
 
     def metrics(self, groups: Sequence[Group]) -> dict[str, Metric]:
         """Metrics of these groups and of what was logged since the last report: (sum, count) pairs, and plain numbers:
-        `latency_p99` in seconds over the latest calls, `restarts` and `misused_logs` since the start."""
+        `latency_p99` in seconds over the latest calls, `cost_total`, `restarts` and `misused_logs` since the start."""
         metrics: dict[str, Metric] = {}
         for name, function in self.functions.items():
             for metric, value in self._metrics_of(function, _scores(groups, name)):
@@ -254,6 +256,7 @@ class RewardRunner:
         for metric, (total, counted) in outcome.metrics.items():
             before = function.logged.get(metric, (0.0, 0.0))
             function.logged[metric] = (before[0] + total, before[1] + counted)
+        function.cost += outcome.metrics.get("cost", (0.0, 0.0))[0]
         for note in outcome.notes:
             function.misused_logs += note.startswith("log_")
             if note not in function.notes and len(function.notes) < MOST_NOTES:  # once a run
@@ -293,6 +296,8 @@ class RewardRunner:
         yield from function.logged.items()
         if latencies := sorted(function.latencies):
             yield "latency_p99", latencies[math.ceil(0.99 * len(latencies)) - 1]
+        if function.cost:
+            yield "cost_total", function.cost
         if function.pool.restarts:
             yield "restarts", float(function.pool.restarts)
         if function.misused_logs:

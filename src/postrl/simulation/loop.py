@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from postrl import virtual_time
-from postrl.algorithms.presets import has_critic
+from postrl.algorithms.presets import Preset, find, needs_of
 from postrl.config import GRPOConfig
 from postrl.data import PromptSet
 from postrl.metrics import rollout_summary
@@ -164,13 +164,12 @@ class SimulatedLearner:
         self.on_step(version + 1, metrics)
 
     def _durations(self, trained: Sequence[Group]) -> tuple[float, float]:
-        """Seconds of the forward passes before the update (see `algorithms.algorithm.resolve`), and of the update. A critic
-        is taken to be as large as the policy."""
+        """Seconds of the forward passes before the update, and of the update. A critic is taken to be as large as the
+        policy; that an algorithm in a file has one is not known."""
         c, seconds = self.config, _tokens(trained) / self.assumed.train_speed(self.split.ranks)
-        critic = has_critic(c.algorithm)
-        prox = c.num_iterations * c.minibatches > 1 or (c.beta > 0 and c.kl_placement == "reward")
-        passes = (c.beta > 0) + prox + critic
-        return passes * seconds / ASSESS_SPEED, c.num_iterations * seconds * (1 + critic)
+        needs = needs_of(find(c.algorithm) or Preset(c.algorithm, "group", "clip"), c)
+        passes = len(needs & {"ref", "prox", "values"})
+        return passes * seconds / ASSESS_SPEED, c.num_iterations * seconds * (1 + ("values" in needs))
 
     async def _publish(self, version: int) -> None:
         if self.config.in_flight != "keep":
