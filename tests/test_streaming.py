@@ -388,6 +388,27 @@ def test_a_long_wait_is_explained():
 # -- resume ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_may_be_resumed_with_a_lower_bound():
+    async def first():
+        made = worker(
+            TimedSampler(lambda request, n: 1), number=PROMPTS, **config(max_staleness=12, num_train_epochs=5.0)
+        )
+        await train(made, 2, lambda step: 1000.0, stop_after=1)
+        await asyncio.sleep(1000)
+        return made.state(), made.finished_groups()
+
+    async def second(state, finished):
+        made = worker(TimedSampler(lambda request, n: 1), number=PROMPTS, **config(num_train_epochs=5.0))
+        made.load_state(state, finished)
+        return await train(made, 19, lambda step: 1.0, first=1)
+
+    state, finished = virtual_time.run(first())
+    assert len(finished) == 12 * BATCH, "as much as ends a run whose groups all fail"
+    batches = virtual_time.run(second(state, finished))
+    seen = Counter(group.prompt_id for groups in batches for group in trained(groups))
+    assert sum(seen.values()) == 19 * BATCH
+
+
 @settings(max_examples=60, deadline=None)
 @given(runs, st.integers(1, STEPS - 1), st.booleans())
 def test_a_run_that_goes_on_from_a_checkpoint_trains_every_prompt_once(run, stop, keeps_finished):

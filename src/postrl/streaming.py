@@ -88,8 +88,11 @@ class StreamingWorker(RolloutWorker):
                 f"groups for version {version} were asked for, and the samplers serve {self.buffer.version}"
             )
         started = asyncio.get_running_loop().time()
-        self.buffer.phase, self._training = version, True
+        resumed, self._training = not self._training, True
+        self.buffer.phase = version
         self._sweep()
+        if resumed:
+            self._barren = 0  # under a lower bound than before, much of what a checkpoint held is too old at once
         self._fill()
         async with self._speaking():
             await self._until_ready()
