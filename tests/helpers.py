@@ -56,8 +56,8 @@ def tiny_tokenizer(*, chat_template: str | None = CHAT_TEMPLATE) -> Any:
     return fast
 
 
-def tiny_model(*, tie: bool = True, seed: int = 0) -> Any:
-    """A random LlamaForCausalLM in float32 with the vocabulary of `tiny_tokenizer`: 2 layers, hidden size 64, 2 heads of 32."""
+def tiny_model(*, tie: bool = True, seed: int = 0, layers: int = 2) -> Any:
+    """A random LlamaForCausalLM in float32 with the vocabulary of `tiny_tokenizer`: `layers` layers, hidden size 64, 2 heads of 32."""
     import torch
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -66,7 +66,7 @@ def tiny_model(*, tie: bool = True, seed: int = 0) -> Any:
         vocab_size=len(tokenizer),
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,
@@ -85,12 +85,12 @@ def tiny_model(*, tie: bool = True, seed: int = 0) -> Any:
     return model.eval()
 
 
-def tiny_model_dir(path: str | Path, *, tie: bool = True, seed: int = 0) -> Path:
+def tiny_model_dir(path: str | Path, *, tie: bool = True, seed: int = 0, layers: int = 2) -> Path:
     """`tiny_model` and `tiny_tokenizer` saved as one Hugging Face folder; returns it.
 
     `tie`: input and output embeddings are one tensor. Different seeds give different weights.
     """
     path = Path(path)
-    tiny_model(tie=tie, seed=seed).save_pretrained(path)
+    tiny_model(tie=tie, seed=seed, layers=layers).save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
     return path

@@ -114,10 +114,9 @@ def test_the_rollout_worker_knows_from_the_file_that_greedy_completions_are_want
 
 def test_groups_of_one_are_refused_where_an_algorithm_in_a_file_compares_groups(tmp_path):
     path = tmp_path / "algo.py"
-    path.write_text(OTHER + "Single = Preset('single', 'group', 'clip', group_baseline=False)\n")
-    with pytest.raises(UsageError, match="a group of one has no baseline") as error:
+    path.write_text(OTHER + "Single = Preset('single', 'gae', 'clip', needs=frozenset({'values'}))\n")
+    with pytest.raises(UsageError, match="a group of one has no baseline"):
         resolve_algorithm(GRPOConfig(algorithm=f"{path}:MyAlgo", num_generations=1))
-    assert "group_baseline=False" in error.value.hint
     resolve_algorithm(GRPOConfig(algorithm=f"{path}:Single", num_generations=1))
 
 

@@ -250,6 +250,7 @@ def test_the_new_scores_take_the_place_of_the_old_ones_in_a_file_of_their_own(ru
     assert table["step"].to_pylist() == [1, 1, 1, 2, 2, 2]
     assert table["status/math"].to_pylist() == ["no_answer"] * 6
     assert table["reward"].to_pylist() == table["reward/math"].to_pylist() == [0.0] * 6
+    assert table["correct"].to_pylist() == [False] * 6
     assert not [name for name in table.column_names if "arithmetic" in name or "letters" in name]
     assert {version.partition(" ")[0] for version in table["reward_version/math"].to_pylist()} == {"math"}
     groups = read_rollouts(target)

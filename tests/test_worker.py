@@ -477,12 +477,14 @@ def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of
 
 
 def test_length_is_punished_once(tmp_path):
+    with pytest.raises(UsageError, match="both punish long completions"):
+        GRPOConfig(algorithm="dapo", reward=["math", "soft_overlong"])
     with pytest.raises(
         UsageError, match=r"overlong_buffer = 0.2 \(algorithm = dapo\) and the reward soft_overlong both"
     ) as error:
         build_worker(
-            RolloutWorker, GRPOConfig(algorithm="dapo", dataset=["arithmetic"], reward=["arithmetic", "soft_overlong"]),
-            TOKENIZER, Scripted(abc), RunFolder(tmp_path),
+            RolloutWorker, GRPOConfig(algorithm="dapo", dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path),
+            job=Job(rewards=[resolve("arithmetic"), resolve("soft_overlong")]),
         )  # fmt: skip
     assert "--overlong-buffer 0" in error.value.hint
 

@@ -433,17 +433,16 @@ class GRPOConfig:
     def from_yaml(cls, path: str | Path, defaults: dict[str, Any] | None = None, **overrides: Any) -> GRPOConfig:
         """Build from a YAML file; `overrides` (the command line) win, and `defaults` stand where it says nothing.
 
-        A file that names another algorithm than the overrides, such as an earlier run's, counts only where it differs
-        from the defaults of that algorithm.
+        What an earlier run of another algorithm has saved counts only where it differs from the defaults of that algorithm,
+        and leaves it its folder and its name.
         """
         found = read_yaml(path)
         named = {name: value for name, value in overrides.items() if name == "algorithm"}
+        if named and found.keys() >= {f.name for f in fields(cls)} and found["algorithm"] != named["algorithm"]:
+            usual = {**GRPOConfig().to_dict(), **cls.defaults_of(found["algorithm"])}
+            its_own = set() if overrides.get("resume") else {"output_dir", "run_name"}
+            found = {name: v for name, v in found.items() if name not in its_own and v != usual[name]}
         values = convert({**found, **named}, cls, source=str(path))
-        theirs = str(found.get("algorithm", ""))
-        if theirs and named.get("algorithm", theirs) != theirs:
-            known = {f.name: f for f in fields(cls)}
-            usual = {**GRPOConfig().to_dict(), **cls.defaults_of(theirs)}
-            values = {name: v for name, v in values.items() if as_typed(known[name], v, str(path)) != usual[name]}
         return cls.from_dict({**(defaults or {}), **values, **overrides}, source=str(path))
 
     def save(self, path: str | Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -89,17 +89,27 @@ def _algorithm(c: GRPOConfig) -> Problem:
 
 def group_of_one(c: GRPOConfig, preset: Preset) -> Problem:
     """What is wrong with groups of one completion for an algorithm that compares those of a group."""
-    if preset.group_baseline and c.num_generations < 2 and not c.replay:
-        own = (
-            ""
-            if preset.name in PRESETS
-            else "; if yours compares nothing in a group, give its Preset group_baseline=False"
-        )
+    if preset.compares_groups and c.num_generations < 2 and not c.replay:
         return (
             f"num_generations is {c.num_generations}: in algorithm = {preset.name} a group of one has no baseline, every "
             "advantage would be 0",
             "set --num-generations to 2 or more (8 is usual), or use an algorithm that needs no group, such as "
-            f"flash_reinforce{own}",
+            "flash_reinforce",
+        )
+    return None
+
+
+def _length(c: GRPOConfig) -> Problem:
+    return length_twice(c, c.reward)
+
+
+def length_twice(c: GRPOConfig, rewards: Sequence[str]) -> Problem:
+    """What is wrong where two of the settings punish long completions; `rewards`: names of built-in ones."""
+    if c.overlong_buffer and "soft_overlong" in rewards:
+        return (
+            f"overlong_buffer = {c.overlong_buffer:g} (algorithm = {c.algorithm}) and the reward soft_overlong both punish long "
+            "completions",
+            "set --overlong-buffer 0, or leave the reward out",
         )
     return None
 
@@ -294,7 +304,7 @@ def _narrowed(c: GRPOConfig) -> Problem:
 
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
-    _ranges, _choices, _algorithm, _reference, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
+    _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
     _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
     _weight_sync, _vllm_args, _narrowed,
 )  # fmt: skip

@@ -27,7 +27,7 @@ import numpy as np
 from postrl.errors import PostrlError, WaitTimeout, error_from_wire
 from postrl.types import GREEDY, Group, Rollout, Segment, VersionSpan
 
-PROTOCOL = 4
+PROTOCOL = 5
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"PRL1"
 MAX_HEADER = 1 << 30

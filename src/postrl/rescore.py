@@ -357,7 +357,7 @@ def _unscored(group: Group, names: Sequence[str], known: set[str]) -> Group:
     """A copy to be scored by the rewards of `names` that are for its row; `known` are those of the run."""
     had = {name for rollout in group.rollouts for name in rollout.statuses}
     fits = tuple(name for name in names if name in had or name not in known)
-    fresh = [replace(rollout, rewards={}, statuses={}, reward=None) for rollout in group.completions]
+    fresh = [replace(rollout, rewards={}, statuses={}, reward=None, correct=None) for rollout in group.completions]
     greedy = None if group.greedy is None else fresh.pop()
     return replace(group, rollouts=fresh, greedy=greedy, rewards=fits)
 
@@ -406,13 +406,16 @@ def _with_rewards(table: Any, groups: Sequence[Group], names: Sequence[str]) -> 
     rollouts = [now[key] for key in zip(ids, table["sample_index"].to_pylist(), strict=True)]
     by_group = {group.group_id: group.reward_versions for group in groups}
     versions = [by_group[group_id] for group_id in ids]
-    columns = {TOTAL: pa.array([rollout.reward for rollout in rollouts], pa.float64())}
+    columns = {
+        TOTAL: pa.array([rollout.reward for rollout in rollouts], pa.float64()),
+        "correct": pa.array([rollout.correct for rollout in rollouts], pa.bool_()),
+    }
     for name in names:
         columns[f"reward/{name}"] = pa.array([rollout.rewards.get(name) for rollout in rollouts], pa.float64())
         columns[f"status/{name}"] = pa.array([rollout.statuses.get(name) for rollout in rollouts], pa.string())
         columns[f"reward_version/{name}"] = pa.array([version.get(name) for version in versions], pa.string())
-    old = [name for name in table.column_names if name.startswith(OF_REWARDS)]
-    table = table.drop_columns([*old, TOTAL])
+    old = [name for name in table.column_names if name.startswith(OF_REWARDS) or name in columns]
+    table = table.drop_columns(old)
     for name, column in columns.items():
         table = table.append_column(name, column)
     return table

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from postrl.algorithms.presets import Preset
 from postrl.config import GRPOConfig
+from postrl.config_checks import length_twice
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.dynamic_sampling import informative, unjudged
 from postrl.errors import ServerError, UsageError
@@ -356,12 +357,8 @@ def _rewards(config: GRPOConfig, job: Job, sets: Sequence[PromptSet]) -> list[Re
             f"no reward is given, and {sets[0].name} has none of its own",
             hint="--reward math, --reward code or --reward file.py:function",
         )
-    if config.overlong_buffer and any(spec.kind == "builtin" and spec.payload == "soft_overlong" for spec in specs):
-        raise UsageError(
-            f"overlong_buffer = {config.overlong_buffer:g} (algorithm = {config.algorithm}) and the reward soft_overlong both "
-            "punish long completions",
-            hint="set --overlong-buffer 0, or leave the reward out",
-        )
+    if found := length_twice(config, [str(spec.payload) for spec in specs if spec.kind == "builtin"]):
+        raise UsageError(found[0], hint=found[1])  # those of a script are not known before
     return with_options(specs, config.reward_arg)
 
 

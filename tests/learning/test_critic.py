@@ -22,7 +22,7 @@ from postrl.errors import PostrlError, UsageError
 from postrl.learning.batch import make_batch
 from postrl.learning.critic import critic_body
 from postrl.learning.learner import Learner
-from postrl.learning.loading import with_lora
+from postrl.learning.loading import load_model, with_lora
 from postrl.types import Batch
 
 LORA = {"lora_rank": 4}
@@ -94,6 +94,20 @@ def test_the_value_after_the_last_token_is_known_where_a_completion_was_cut():
         expected = after if rollout.finish_reason == "length" else torch.tensor(0.0)
         torch.testing.assert_close(end, expected, rtol=1e-4, atol=1e-5)
     assert found.end_B[:2].abs().min() > 1e-3
+
+
+def test_the_value_after_the_last_token_needs_no_position_more_than_the_model_has():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tiny_tokenizer()), n_positions=8, n_embd=32, n_layer=1, n_head=2))
+    config = settings(algorithm="ppo", minibatches=1, gradient_checkpointing=True)
+    learner = make_pair(model, config)
+    groups = make_groups(1, 2)
+    for rollout in groups[0].rollouts:
+        rollout.prompt_ids, rollout.completion_ids, rollout.finish_reason = [1, 2, 3, 4], [5, 6, 7, 8], "length"
+        rollout.loss_mask, rollout.logps = [1] * 4, [-1.0] * 4
+    batch = make_batch(groups, 0, learner.ranks.device)
+    assert learner.assess(batch, frozenset({"values", "end"})).end_B.shape == (2,)
 
 
 # -- the update --------------------------------------------------------------------------------------------------------
@@ -199,6 +213,22 @@ def test_critic_model_names_another_model_of_the_same_tokens(tmp_path):
     assert all(torch.equal(p, tiny_model(seed=7).model.get_parameter(name)) for name, p in body.named_parameters())
     adapted = critic_body(settings(algorithm="ppo", critic_model=str(other), **LORA), tiny_model(), tiny_tokenizer())
     assert {name for name, p in adapted.named_parameters() if p.requires_grad and "lora_" not in name} == set()
+
+
+@pytest.mark.parametrize("by", ["settings", "a script's config", "a script's model"])
+def test_a_critic_model_has_adapters_in_all_its_layers_and_leaves_the_policys_alone(tmp_path, by):
+    from peft import LoraConfig, get_peft_model
+
+    policy, other = tiny_model_dir(tmp_path / "policy"), tiny_model_dir(tmp_path / "other", layers=4)
+    adapter = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    config = settings(algorithm="ppo", critic_model=str(other), **(LORA if by == "settings" else {}))
+    given = adapter if by == "a script's config" else None
+    model = load_model(config, str(policy))
+    model = with_lora(get_peft_model(model, adapter) if by == "a script's model" else model, config, given)
+    body = critic_body(config, model, tiny_tokenizer(), given)
+    trained = {name for name, parameter in body.named_parameters() if parameter.requires_grad}
+    assert {name.split(".")[1] for name in trained} == {"0", "1", "2", "3"} and all("lora_" in name for name in trained)
+    assert model.peft_config["default"].base_model_name_or_path == str(policy)
 
 
 def test_a_critic_model_of_other_tokens_is_refused(tmp_path):

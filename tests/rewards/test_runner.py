@@ -177,7 +177,7 @@ def test_a_completion_is_right_when_the_verifier_says_so_whatever_shapes_its_rew
             return [rollout.correct for rollout in g.rollouts]
 
     assert verdicts("math", "format", mine)[1:] == [True, False], "right, in the wrong form"
-    assert verdicts("format", mine) == [None, None, None], "a good form is no right answer"
+    assert verdicts("format", mine) == verdicts("format") == [None, None, None], "a good form is no right answer"
 
 
 def test_a_group_may_choose_its_rewards():

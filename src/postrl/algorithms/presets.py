@@ -43,10 +43,15 @@ class Preset:
     """Settings of its own: they mean nothing to an algorithm that does not list them. None: it may read any."""
     one_update: bool = False
     """Whether it is right only with one optimizer step per batch: it takes the batch as drawn from the policy it trains."""
-    group_baseline: bool = True
-    """Whether it compares the completions of one prompt, and so needs two of them."""
+
+    @property
+    def compares_groups(self) -> bool:
+        """Whether its advantage is what a completion has over the others of its prompt, of which there must be one then.
+        What a function of the user's compares is not known."""
+        return isinstance(self.advantage, str) and self.advantage in BY_GROUP
 
 
+BY_GROUP = ("group", "rloo", "opo", "reinforce_pp_baseline")
 CLIP = ("epsilon", "epsilon_high", "dual_clip")
 GROUP = ("scale_rewards", "multi_objective_aggregation")
 CRITIC = (
@@ -161,7 +166,6 @@ PRESETS: dict[str, Preset] = {
                 "num_generations": 1, "prompts_per_step": 256, "beta": 0.01, "kl_placement": "reward",
             },
             reads=(*CLIP, "gamma"),
-            group_baseline=False,
         ),
         Preset(
             "reinforce_pp_baseline", "reinforce_pp_baseline", "clip", "REINFORCE++-baseline",
@@ -185,7 +189,6 @@ PRESETS: dict[str, Preset] = {
             needs=frozenset({"greedy"}),
             settings={"loss_aggregation": "seq_mean_token_sum", "num_generations": 1, "prompts_per_step": 128},
             reads=CLIP,
-            group_baseline=False,
         ),
         Preset(
             "opo", "opo", "reinforce", "OPO",
@@ -213,7 +216,6 @@ PRESETS: dict[str, Preset] = {
             },
             reads=(),
             one_update=True,
-            group_baseline=False,
         ),
         Preset(
             "ppo", "gae", "clip", "PPO",
@@ -229,7 +231,6 @@ PRESETS: dict[str, Preset] = {
                 "num_generations": 1, "prompts_per_step": 256, "minibatches": 4, "kl_placement": "reward",
             },
             reads=(*CLIP, *CRITIC),
-            group_baseline=False,
         ),
         Preset(
             "vapo", "gae", "clip", "VAPO",
@@ -249,7 +250,6 @@ PRESETS: dict[str, Preset] = {
                 "critic_warmup_steps": 50, "length_adaptive_alpha": 0.05, "nll_coef": 0.1, "critic_learning_rate": 2e-6,
             },
             reads=(*CLIP, *CRITIC),
-            group_baseline=False,
         ),
     )
 }  # fmt: skip
@@ -281,7 +281,11 @@ def needs_of(preset: Preset, settings: Any) -> frozenset[str]:
     """
     s = settings
     before = s.num_iterations * s.minibatches > 1 or (s.beta > 0 and s.kl_placement == "reward")
-    needed = {"ref": s.beta > 0, "prox": s.proximal == "learner" and before, "end": s.bootstrap_truncated}
+    needed = {
+        "ref": s.beta > 0,
+        "prox": s.proximal == "learner" and before,
+        "end": "values" in preset.needs and s.bootstrap_truncated,
+    }
     return preset.needs | {need for need, wanted in needed.items() if wanted}
 
 

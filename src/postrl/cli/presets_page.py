@@ -14,7 +14,8 @@ Generated from `postrl.algorithms.presets.PRESETS` by `python -m postrl.cli.pres
 defaults of its own: `postrl dapo --epsilon-high 0.25`. `postrl grpo --algorithm dapo`
 and, in a script, `GRPOConfig(algorithm="dapo")` are the same. [algorithms.md](algorithms.md) says exactly how advantages,
 losses, KL and corrections are computed, and how to add an algorithm of your own. `--config RUN/config.yaml` of a run with
-another algorithm gives what was chosen for it: what was only that algorithm's default gives way to the defaults here.
+another algorithm gives what was chosen for it: what was only that algorithm's default gives way to the defaults here, and
+its folder and name stay its own.
 
 """
 NEEDS = {

@@ -56,7 +56,8 @@ def collate(
         place[i, :n] = wanted[i, :n]
         select[i, start - 1 : start + n - 1] = wanted[i, :n]
     targets = input_ids.roll(-1, dims=1)[select]
-    return input_ids.to(device), select.to(device), targets.to(device), place.to(device)
+    read = max(1, width - 1)  # nothing is predicted behind the last token
+    return input_ids[:, :read].to(device), select[:, :read].to(device), targets.to(device), place.to(device)
 
 
 def collate_shared(

@@ -113,8 +113,8 @@ def critic_body(config: GRPOConfig, policy: Any, tokenizer: Any, peft_config: An
     path = str(packaged_model(name)) if name in PACKAGED else name
     config = replace(config, revision=None)  # the policy's
     _check_tokens(name, load_tokenizer(config, path, flag), tokenizer)
-    if hasattr(policy, "peft_config"):
-        peft_config = policy.peft_config["default"]
+    if peft_config is None and not config.lora_rank and hasattr(policy, "peft_config"):
+        peft_config = _adapters_like(policy.peft_config["default"])
     return _body_of(with_lora(load_model(config, path, flag, peft_config=peft_config), config, peft_config))
 
 
@@ -122,6 +122,15 @@ def _body_of(model: Any) -> Any:
     """The transformers model under a language-model head, LoRA layers and all."""
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
     return causal_lm.base_model
+
+
+def _adapters_like(peft_config: Any) -> Any:
+    """The adapters of a model that a script brings, for a model with other layers: its targets are named in full there."""
+    like = copy.deepcopy(peft_config)
+    like.base_model_name_or_path, like.inference_mode = None, False
+    if not isinstance(like.target_modules, str):
+        like.target_modules = {name.rpartition(".")[2] for name in like.target_modules}
+    return like
 
 
 def _check_tokens(name: str, found: Any, expected: Any) -> None:

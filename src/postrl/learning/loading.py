@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterator
@@ -111,7 +112,7 @@ def _adapted(model: Any, config: GRPOConfig, peft_config: Any) -> Any:
             task_type="CAUSAL_LM",
         )
     _check_plain(peft_config)
-    return get_peft_model(model, peft_config)
+    return get_peft_model(model, copy.deepcopy(peft_config))  # it writes the model's name and layers into it
 
 
 def starts_at_zero(model: Any) -> bool:

@@ -86,7 +86,7 @@ BUILTINS = {
     "code": Builtin("postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code),  # runs samples in parallel
     "reward_model": Builtin(  # seconds: a long text on a slow CPU
         "postrl.rewards.reward_model:model_reward",
-        seconds=60.0,
+        seconds=180.0,
         workers=model_processes,
         scorable=_any_row,
         short="model",

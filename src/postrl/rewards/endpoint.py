@@ -62,21 +62,17 @@ class Endpoint:
     """Tries after the first one."""
 
     def __post_init__(self) -> None:
-        try:
-            url = httpx.URL(self.url)
-        except httpx.InvalidURL:
-            url = httpx.URL()
-        if url.userinfo:  # it would be shown in errors, and stored with the settings
-            raise UsageError(
-                "url holds a user name or a password", hint="leave them out, and name a key with api_key_env"
-            )
-        if url.scheme not in ("http", "https") or not url.host:
-            raise UsageError(f"url = {self.url!r} is no address", hint="write it as http://127.0.0.1:8000/v1")
+        check_url(self.url)
         if not self.timeout > 0 or self.retries < 0:
             raise UsageError(
                 f"timeout = {self.timeout:g} and retries = {self.retries}",
                 hint="seconds above 0, and 0 retries or more",
             )
+
+    @property
+    def longest(self) -> float:
+        """Seconds that an answer may take with all tries."""
+        return (self.retries + 1) * self.timeout + self.retries * LONGEST_PAUSE
 
     def client(self) -> httpx.AsyncClient:
         """For the requests of one call; close it. A proxy of the environment is not for servers on this host."""
@@ -136,6 +132,22 @@ class Endpoint:
     def _hidden(self, text: str) -> str:
         """A text that someone else wrote, without the key."""
         return text.replace(self.key, "***") if self.key else text
+
+
+def check_url(text: str) -> None:
+    """Refuse what is no address, and a password in one: it would be shown in errors, and stored with the settings.
+
+    Raises:
+        UsageError: text is such.
+    """
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if "@" in text:
+        raise UsageError("url holds a user name or a password", hint="leave them out, and name a key with api_key_env")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise UsageError(f"url = {text!r} is no address", hint="write it as http://127.0.0.1:8000/v1")
 
 
 def key_from(variable: str, option: str) -> str:

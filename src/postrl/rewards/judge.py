@@ -25,7 +25,7 @@ import httpx
 
 from postrl.errors import RewardError, UsageError
 from postrl.rewards.builtin import BUILTINS, judge_processes
-from postrl.rewards.endpoint import LONGEST_PAUSE, Endpoint, Refused, key_from
+from postrl.rewards.endpoint import Endpoint, Refused, key_from
 from postrl.rewards.score import Score
 from postrl.rewards.text import final_part, strip_end_of_turn, text_of
 
@@ -171,10 +171,9 @@ class Judge:
         if self.concurrency < 1:
             raise UsageError(f"judge: concurrency = {self.concurrency}", hint="1 or more requests at once")
         allowed, ask = BUILTINS["judge"].seconds, self.endpoint
-        longest = (ask.retries + 1) * ask.timeout + ask.retries * LONGEST_PAUSE
-        if longest > allowed:
+        if ask.longest > allowed:
             raise UsageError(
-                f"judge: with timeout = {ask.timeout:g} and retries = {ask.retries} a completion may take {longest:g} s; "
+                f"judge: with timeout = {ask.timeout:g} and retries = {ask.retries} a completion may take {ask.longest:g} s; "
                 f"at most {allowed:g} s are allowed",
                 hint="lower one of them with --reward-arg judge.timeout=... or judge.retries=...",
             )

@@ -110,7 +110,7 @@ def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[Rewar
     Whether a function has such an argument shows when its worker starts.
 
     Raises:
-        UsageError: an argument that is not of this form, or whose NAME is none of the rewards.
+        UsageError: an argument that is not of this form, or whose NAME is none of the rewards; a wrong URL.
     """
     given: dict[str, dict[str, Any]] = {}
     for arg in args:
@@ -122,9 +122,15 @@ def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[Rewar
             f"reward_arg names the reward {unknown!r}; this run has {', '.join(names) or 'none'}",
             hint="write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64",
         )
-    return [
+    found = [
         replace(spec, options={**spec.options, **given.get(name, {})}) for spec, name in zip(specs, names, strict=True)
     ]
+    for spec in found:
+        if spec.kind == "builtin" and "url" in spec.options:
+            from postrl.rewards.endpoint import check_url
+
+            check_url(str(spec.options["url"]))  # before the settings are stored
+    return found
 
 
 def distinct(names: Sequence[str]) -> list[str]:

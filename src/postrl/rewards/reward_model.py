@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def model_reward(
     max_length: int | None = None,
     batch_size: int = 8,
     api_key_env: str = "",
-    timeout: float = 60.0,
+    timeout: float = 10.0,
 ) -> Awaitable[list[Score]] | list[Score]:
     """The raw logit that a reward model gives prompt and completion.
 
@@ -58,7 +58,7 @@ def model_reward(
             is read at the end. Default: what the model, and its server, can take.
         batch_size: texts at once in this process. A server chooses itself.
         api_key_env: environment variable with the token of the server; default: none is sent.
-        timeout: seconds that the server may take for the completions of a prompt; it is asked twice more after that.
+        timeout: seconds that the server may take for each completion of a prompt; it is asked twice more after that.
 
     Statuses: scored.
     Metrics: truncated, the share of texts that were cut.
@@ -70,6 +70,12 @@ def model_reward(
     texts = _texts(model, chat_template)
     key = key_from(api_key_env, "reward_model.api_key_env")
     server = Endpoint(url.rstrip("/"), key, timeout) if url else None
+    if server and server.longest > (allowed := BUILTINS["reward_model"].seconds):
+        raise UsageError(
+            f"reward_model: with timeout = {timeout:g} a completion may take {server.longest:g} s; at most {allowed:g} s are "
+            "allowed",
+            hint="lower it with --reward-arg reward_model.timeout=...",
+        )
     if batch_size < 1:
         raise UsageError(f"reward_model: batch_size = {batch_size}", hint="1 or more")
     longest = texts.limit(max_length, _served_length(server) if server else None)
@@ -288,10 +294,11 @@ async def _scores_of(server: Endpoint, texts: Sequence[list[int]]) -> list[Score
         RewardError: it did not say it in the time that the call has.
     """
     seconds = BUILTINS["reward_model"].seconds * len(texts)
+    patient = replace(server, timeout=server.timeout * len(texts))
     try:
-        async with asyncio.timeout(seconds), server.client() as client:
+        async with asyncio.timeout(seconds), patient.client() as client:
             return _as_scores(
-                await server.ask(client, CLASSIFY, lambda: _request(texts), lambda r: _read(r, len(texts)))
+                await patient.ask(client, CLASSIFY, lambda: _request(texts), lambda r: _read(r, len(texts)))
             )
     except TimeoutError:
         raise RewardError(f"{server.url}{CLASSIFY}: no scores of {len(texts)} texts within {seconds:g} s") from None

@@ -118,6 +118,8 @@ class RewardRunner:
         shaping = {name for name, spec in zip(self.names, specs) if spec.kind == "builtin" and spec.payload in SHAPING}
         self.task = task_weights({name: function.weight for name, function in self.functions.items()}, shaping)
         """The functions that say whether a completion is what was asked for, with their weights."""
+        self.judging = [name for name in self.names if name not in shaping]
+        """Those whose verdicts count: that a form is good makes no answer right."""
 
     @classmethod
     def for_run(cls, specs: Sequence[RewardSpec], config: GRPOConfig, *, log_path: Path | None = None) -> RewardRunner:
@@ -245,7 +247,7 @@ class RewardRunner:
         for i, (rollout, score) in enumerate(zip(rollouts, outcome.scores, strict=True)):
             rollout.rewards[function.name], rollout.statuses[function.name] = score.value, score.status
             rollout.extra.update({column: values[i] for column, values in outcome.extra.items()})
-            rollout.reward, rollout.correct = self._total(rollout), rollout.verdict(self.task)
+            rollout.reward, rollout.correct = self._total(rollout), rollout.verdict(self.judging)
         for group in groups:
             if outcome.version:
                 group.reward_versions[function.name] = outcome.version
