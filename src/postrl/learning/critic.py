@@ -55,9 +55,8 @@ class Critic(Optimizing[ValueModel]):
     def values_and_end(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`values`, and float32 [B]: the value after the last token of completions that were cut at the token limit, 0 for
         the others; from the same forward passes (a collective)."""
-        end_B1 = torch.tensor([len(r.completion_ids) for r in batch.rollouts], device=batch.mask_BT.device).unsqueeze(
-            -1
-        )
+        ends = [[len(rollout.completion_ids)] for rollout in batch.rollouts]
+        end_B1 = torch.tensor(ends, dtype=torch.int64, device=batch.mask_BT.device).reshape(-1, 1)
         values_BT = self.values(_one_token_longer(batch, end_B1))
         return values_BT.scatter(-1, end_B1, 0.0)[:, :-1], values_BT.gather(-1, end_B1).squeeze(-1)
 
