@@ -1,6 +1,6 @@
 """Does every algorithm learn? SmolLM2-135M on one-digit additions, the same number of rollouts each, several seeds.
 
-    python benchmarks/algorithms.py                              # about two hours on 2 cores
+    python benchmarks/algorithms.py                              # two to three hours on 2 cores
     python benchmarks/algorithms.py --only grpo ppo --seeds 1
     python benchmarks/algorithms.py --only vapo --keep DIR       # runs that are there already are read, not made again
 
