@@ -66,8 +66,6 @@ class StreamingWorker(RolloutWorker):
         self._weights_lost: WeightsLost | None = None
         self._training = False
         self._dropped: list[Group] = []
-        self._replaced: list[Group] = []
-        """Groups since the last batch in whose place dynamic sampling put others."""
         self._cut: set[Entry] = set()
         self._barren = 0
         self._tally = Tally()
@@ -97,7 +95,7 @@ class StreamingWorker(RolloutWorker):
         async with self._speaking():
             await self._until_ready()
         taken, dropped, replaced = self.buffer.take(), self._dropped, self._replaced
-        self._dropped, self._replaced = [], []
+        self._dropped = []
         self._cut.clear()
         self._sweep()
         self._sift()
@@ -241,6 +239,11 @@ class StreamingWorker(RolloutWorker):
             cut = entry in self._cut  # what it lacks is counted
             self._give_up(entry, "stale", len(entry.group.rollouts) if cut else self.config.num_generations)
 
+    @property
+    def _replaced(self) -> list[Group]:
+        """Groups since the last batch in whose place dynamic sampling put others."""
+        return [group for group in self._dropped if _why_dropped(group) == "uninformative"]
+
     def _sift(self) -> None:
         """Put other prompts in the place of groups that teach nothing; keep those that come after `most_replaced`.
 
@@ -254,7 +257,6 @@ class StreamingWorker(RolloutWorker):
             if entry.uninformative and len(self._replaced) + earlier < self.most_replaced:
                 self._drop(entry)
                 self._leave_out(entry.group)
-                self._replaced.append(entry.group)
             elif entry.uninformative and len(self._replaced) >= self.most_replaced:
                 entry.uninformative, entry.finished = False, True
             elif not entry.finished:
@@ -358,9 +360,8 @@ class StreamingWorker(RolloutWorker):
         super().load_state(state)
         for task in self._tasks.values():
             task.cancel()
-        self._dropped = [group for group in groups if _dropped(group)]
-        self._replaced = [group for group in self._dropped if _dropped(group) == "uninformative"]
-        finished = {group.group_id: group for group in groups if not _dropped(group)}
+        self._dropped = [group for group in groups if _why_dropped(group)]
+        finished = {group.group_id: group for group in groups if not _why_dropped(group)}
         entries = [
             Entry(
                 finished.get(gid) or new_group(gid, self.prompts[pid]),
@@ -383,7 +384,7 @@ class StreamingWorker(RolloutWorker):
         super().close()
 
 
-def _dropped(group: Group) -> str | None:
+def _why_dropped(group: Group) -> str | None:
     """Why a whole group is not trained on; None when some of it is."""
     reasons = {rollout.dropped for rollout in group.rollouts}
     return reasons.pop() if len(reasons) == 1 else None

@@ -140,12 +140,12 @@ def check_url(text: str) -> None:
     Raises:
         UsageError: text is such.
     """
+    if "@" in text.rpartition("//")[2].partition("/")[0]:
+        raise UsageError("url holds a user name or a password", hint="leave them out, and name a key with api_key_env")
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL:
         url = httpx.URL()
-    if "@" in text:
-        raise UsageError("url holds a user name or a password", hint="leave them out, and name a key with api_key_env")
     if url.scheme not in ("http", "https") or not url.host:
         raise UsageError(f"url = {text!r} is no address", hint="write it as http://127.0.0.1:8000/v1")
 

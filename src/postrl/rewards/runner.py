@@ -58,7 +58,7 @@ class Function:
     logged: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Sums and counts of `log_metric` since the last report."""
     cost: float = 0.0
-    """Sum of what was logged as `cost` since the run began, that of evaluations included."""
+    """Sum of what was logged as `cost` since the worker was started, that of evaluations included."""
     notes: set[str] = field(default_factory=set)
     misused_logs: int = 0
 
