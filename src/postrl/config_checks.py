@@ -23,9 +23,14 @@ def check(config: GRPOConfig) -> None:
         UsageError: the first problem found.
     """
     for look in CHECKS:
-        if found := look(config):
-            message, hint = found
-            raise UsageError(message, hint=hint)
+        refuse(look(config))
+
+
+def refuse(found: Problem) -> None:
+    """Raise what was found, where anything was."""
+    if found:
+        message, hint = found
+        raise UsageError(message, hint=hint)
 
 
 def _ranges(c: GRPOConfig) -> Problem:

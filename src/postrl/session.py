@@ -15,7 +15,7 @@ from typing import Any
 from postrl.algorithm_file import load_preset
 from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
 from postrl.config import GRPOConfig
-from postrl.config_checks import group_of_one
+from postrl.config_checks import group_of_one, refuse
 from postrl.connections import Connections
 from postrl.errors import UsageError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
@@ -170,8 +170,7 @@ def resolve_algorithm(config: GRPOConfig) -> Algorithm:
         algorithm = resolve(load_preset(config.algorithm), **settings)
     except ValueError as error:
         raise UsageError(str(error), hint="see docs/algorithms.md") from error
-    if found := group_of_one(config, algorithm.preset):  # an algorithm in a file is not known before
-        raise UsageError(found[0], hint=found[1])
+    refuse(group_of_one(config, algorithm.preset))  # an algorithm in a file is not known before
     return algorithm
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from postrl.algorithms.presets import Preset
 from postrl.config import GRPOConfig
-from postrl.config_checks import length_twice
+from postrl.config_checks import length_twice, refuse
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.dynamic_sampling import informative, unjudged
 from postrl.errors import ServerError, UsageError
@@ -357,8 +357,7 @@ def _rewards(config: GRPOConfig, job: Job, sets: Sequence[PromptSet]) -> list[Re
             f"no reward is given, and {sets[0].name} has none of its own",
             hint="--reward math, --reward code or --reward file.py:function",
         )
-    if found := length_twice(config, [str(spec.payload) for spec in specs if spec.kind == "builtin"]):
-        raise UsageError(found[0], hint=found[1])  # those of a script are not known before
+    refuse(length_twice(config, [str(spec.payload) for spec in specs if spec.kind == "builtin"]))  # a script's, too
     return with_options(specs, config.reward_arg)
 
 

@@ -27,7 +27,7 @@ class Algorithm:
     advantage: Advantage
     loss: Loss
     needs: frozenset[str] = frozenset()
-    """Forward passes and rollouts beyond the batch itself: of "prox", "ref", "values", "greedy"."""
+    """Forward passes and rollouts beyond the batch itself: of "prox", "ref", "values", "end", "greedy"; see `needs_of`."""
     epsilon: float = 0.2
     """The ratio is clipped below at 1 - epsilon ..."""
     epsilon_high: float | None = None
