@@ -9,9 +9,7 @@ adapter_server      float32, for LoRA adapters with --max-staleness 1
 from __future__ import annotations
 
 import importlib.util
-import json
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +20,12 @@ import pytest
 
 from helpers import tiny_model, tiny_model_dir
 from postrl.config import GRPOConfig
-from postrl.launch.adapters import AdapterPlan
+from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.process import ChildProcess
-from postrl.launch.vllm import adapter_flags
-from postrl.servers import RUNTIME_ADAPTERS, VLLMServer
+from postrl.launch.vllm import server_command
+from postrl.servers import VLLMServer
 from postrl.weights.canary import as_pushed
-from postrl.weights.disk import DiskTransport, allowed_folders
+from postrl.weights.disk import DiskTransport
 
 TOKEN = "a token for tests"
 START_DEADLINE = 420.0
@@ -76,30 +74,30 @@ def start_server(
     *,
     dtype: str = "float32",
     backend: str = "postrl_disk",
-    environment: dict[str, str] | None = None,
-    flags: Sequence[str] = (),
+    devices: Sequence[int] = (),
+    adapters: AdapterPlan = FULL,
 ) -> Live:
+    """A server as the launcher starts it, smaller."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = tmp / name / "weights"
     folder.mkdir(parents=True)
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_model_dir(tmp / name / "model")),
-        "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--enforce-eager", "--max-model-len", "512",
-        "--max-num-seqs", "24",
-        "--enable-scale-out", "--logprobs-mode", "processed_logprobs",
-        "--weight-transfer-config", json.dumps({"backend": backend}),
-        "--middleware", "postrl.weights.vllm_auth.RequireToken", *flags,
-    ]  # fmt: skip
-    variables = {
-        "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-        "POSTRL_SERVER_TOKEN": TOKEN, "POSTRL_WEIGHTS_DIR": allowed_folders(folder),
-    }  # fmt: skip
+    command, environment = server_command(
+        GRPOConfig(dtype=dtype, max_model_len=512, max_staleness=1, vllm_arg=["enforce-eager=true", "max-num-seqs=24"]),
+        model=str(tiny_model_dir(tmp / name / "model")),
+        port=port,
+        devices=list(devices),
+        token=TOKEN,
+        backend=backend,
+        weights_dir=folder,
+        adapters=adapters,
+    )
+    environment["VLLM_CPU_KVCACHE_SPACE"] = "1"
     if backend == "postrl_disk_stale":
-        variables["PYTHONPATH"] = str(stale_plugin(tmp / name / "plugin"))
+        environment["PYTHONPATH"] = str(stale_plugin(tmp / name / "plugin"))
     log = tmp / name / "vllm.log"
-    process = ChildProcess(name, command, log_path=log, env=variables | (environment or {}), cwd=tmp)
+    process = ChildProcess(name, command, log_path=log, env=environment, cwd=tmp)
     server = VLLMServer(f"http://127.0.0.1:{port}", token=TOKEN)
     return Live(process, server, folder, DiskTransport([server], folder, dtype), log)
 
@@ -120,10 +118,7 @@ STARTS: dict[str, dict[str, Any]] = {
     "float32_server": {},
     "stale_server": {"backend": "postrl_disk_stale"},
     "bfloat16_server": {"dtype": "bfloat16"},
-    "adapter_server": {
-        "flags": adapter_flags(GRPOConfig(max_staleness=1), ADAPTERS),
-        "environment": {RUNTIME_ADAPTERS: "True"},
-    },
+    "adapter_server": {"adapters": ADAPTERS},
 }
 
 

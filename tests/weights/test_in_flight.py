@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -14,14 +15,18 @@ from postrl.weights.transport import Pause
 from .conftest import Live, eventually, learner_logps, model_of_version
 
 PROMPT = [5, 6, 7]
-LONG, AFTERWARDS = 32, 4
-"""Requests that are sent before the push, more than the server runs at once (the rest is queued), and during it."""
+LANES, AFTERWARDS = 32, 4
+"""Requests that are out until the push is over, more than the server runs at once, and further ones asked during it."""
 TOKENS = 300
 """Most of a completion."""
+SAMPLING = Sampling(1.0, TOKENS)
 
 
 def across_a_push(live: Live, in_flight: str) -> tuple[list[Sampled], list[Sampled]]:
-    """(completions asked for before a push of version 1, and during it), as the rollout worker does it."""
+    """(completions of lanes that ask for the next one until version 1 is pushed, those asked for during the push).
+
+    However fast the server is, requests run and others wait for a place when the push begins.
+    """
     sampler = VLLMSampler(
         [live.server], stop_token_ids=[], request_timeout=120, patience=120, salted=in_flight == "keep_kv"
     )
@@ -29,23 +34,32 @@ def across_a_push(live: Live, in_flight: str) -> tuple[list[Sampled], list[Sampl
     old, new = model_of_version(0), model_of_version(1)
     transport.push(old.named_parameters(), 0)
     tokens = live.server.metrics().generation_tokens  # may miss the last ones of what ran before
+    seeds = itertools.count()
 
-    async def ask(number: int, first_seed: int, version: int) -> list[Sampled]:
-        requests = [Request(PROMPT, first_seed + i, Sampling(1.0, TOKENS), version) for i in range(number)]
-        found = {index: sampled async for index, sampled in sampler.sample(requests)}
-        return [found[i] for i in range(number)]
+    async def ask() -> Sampled:
+        (only,) = [sampled async for _, sampled in sampler.sample([Request(PROMPT, next(seeds), SAMPLING, 0)])]
+        return only
 
     async def main() -> tuple[list[Sampled], list[Sampled]]:
         sampler.release(0)
-        before = asyncio.create_task(ask(LONG, 0, 0))
+        pushed = asyncio.Event()
+
+        async def lane() -> list[Sampled]:
+            found = [await ask()]
+            while not pushed.is_set():
+                found.append(await ask())
+            return found
+
+        lanes = [asyncio.create_task(lane()) for _ in range(LANES)]
         await asyncio.to_thread(eventually, lambda: live.server.metrics().generation_tokens > tokens + 500, "tokens")
         if in_flight != "keep":
             sampler.hold()
         push = asyncio.create_task(asyncio.to_thread(transport.push, new.named_parameters(), 1))
-        during = asyncio.create_task(ask(AFTERWARDS, 1000, 0))
+        during = [asyncio.create_task(ask()) for _ in range(AFTERWARDS)]
         await push
         sampler.release(1)
-        return await before, await during
+        pushed.set()
+        return [sampled for found in await asyncio.gather(*lanes) for sampled in found], await asyncio.gather(*during)
 
     return asyncio.run(main())
 
@@ -64,15 +78,20 @@ def worst(sampled: Sampled, version: int) -> float:
     )
 
 
-@pytest.mark.parametrize("in_flight", ["keep", "abort", "wait", "keep_kv"])
+@pytest.mark.parametrize("in_flight", ["keep", "abort", "wait", "keep_kv"] * 2)
 def test_every_token_was_sampled_from_the_weights_that_its_span_names(float32_server: Live, in_flight: str) -> None:
     before, during = across_a_push(float32_server, in_flight)
-    assert len(before) == LONG and len(during) == AFTERWARDS
+    assert len(before) >= LANES and len(during) == AFTERWARDS
     for sampled in [*before, *during]:
         edges = [0, *(span.end for span in sampled.version_spans)]
         assert edges[-1] == len(sampled.completion_ids) == len(sampled.logps)
         assert [span.start for span in sampled.version_spans] == edges[:-1]
     versions = [[span.version for span in sampled.version_spans] for sampled in before]
+    print(
+        "PROBE",
+        in_flight,
+        [(len(x.completion_ids), x.finish_reason, [s.version for s in x.version_spans]) for x in before],
+    )
     crossing = [sampled for sampled, found in zip(before, versions, strict=True) if found == [0, 1]]
     if in_flight == "wait":
         assert all(found in ([0], [1]) for found in versions) and [0] in versions
@@ -90,6 +109,7 @@ def test_every_token_was_sampled_from_the_weights_that_its_span_names(float32_se
 
 def test_a_completion_that_was_cut_is_as_long_as_it_may_be_and_no_longer(float32_server: Live) -> None:
     before, _ = across_a_push(float32_server, "abort")
-    assert max(len(sampled.completion_ids) for sampled in before) == TOKENS
+    cut = [sampled for sampled in before if len(sampled.version_spans) == 2]
+    assert max(len(sampled.completion_ids) for sampled in cut) == TOKENS
     assert {sampled.finish_reason for sampled in before} <= {"stop", "length"}
     assert all(sampled.finish_reason == "stop" for sampled in before if len(sampled.completion_ids) < TOKENS)

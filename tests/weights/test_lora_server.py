@@ -121,12 +121,12 @@ def test_a_request_in_flight_across_a_push_finishes_under_the_version_it_named(a
     in_the_midst: list[list[list[float]]] = []
 
     def push() -> None:
-        adapted.become(2)
         adapted.transport.push(adapted.learner.adapter(), 2)
         in_the_midst.append(adapted.scores("policy-v2"))
         assert adapted.server.metrics().running > 0
 
     seeds = long_ones(adapted.server, 1, max_tokens=400)
+    adapted.become(2)
     old = sample(adapted.server, requests(1, seeds, max_tokens=400), meanwhile=push)
     (new,) = sample(adapted.server, requests(2, [0], max_tokens=16))
     assert largest_difference(in_the_midst[0], adapted.learner.score(PAIRS)) < 1e-3

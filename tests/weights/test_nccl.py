@@ -63,7 +63,7 @@ def test_without_a_gpu_it_says_what_to_use() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices: one for the learner, one for vLLM")
 def test_a_server_scores_like_the_learner_after_pushes_over_nccl(tmp_path: Path) -> None:
-    live = start_server(tmp_path, "nccl", backend="nccl", environment={"CUDA_VISIBLE_DEVICES": "1"})
+    live = start_server(tmp_path, "nccl", backend="nccl", devices=[1])
     try:
         live.wait()
         transport = nccl.NcclTransport([live.server], "float32")

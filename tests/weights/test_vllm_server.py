@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from pathlib import Path
 
 import httpx
@@ -83,36 +82,6 @@ def test_the_canary_follows_a_run(fixture: str, request: pytest.FixtureRequest) 
     push(model.named_parameters(), 1)
     report = canary.check(1, learner_logps(model, dtype=dtype), canary.scores(), canary.checksums())
     assert report.change > 10 * report.deviation
-
-
-def test_completions_that_run_across_a_push_say_which_weights_wrote_which_tokens(float32_server: Live) -> None:
-    """And the tokens after the push are sampled under the new weights alone: their keys and values are recomputed."""
-    server, old, new = float32_server.server, model_of_version(0), model_of_version(3)
-    float32_server.transport.push(old.named_parameters(), 0)
-    count = server.metrics().generation_tokens
-    completions: list[Completion] = []
-    thread = threading.Thread(
-        target=lambda: completions.extend(asyncio.run(complete(float32_server, range(16), max_tokens=480)))
-    )
-    thread.start()
-    eventually(lambda: server.metrics().generation_tokens > count, "the first tokens")
-    float32_server.transport.push(new.named_parameters(), 1)
-    thread.join(120)
-    assert len(completions) == 16
-    crossing = [c for c in completions if len(c.version_spans) == 2]
-    assert crossing, "no completion was running during the push"
-    for completion in completions:
-        edges = [0, *(span.end for span in completion.version_spans)]
-        assert [span.start for span in completion.version_spans] == edges[:-1] and edges[-1] == len(
-            completion.token_ids
-        )
-        assert [span.version for span in completion.version_spans] in ([0], [0, 1], [1])
-    completion = crossing[0]
-    pair = [([5, 6, 7, *completion.token_ids], 3)]
-    first, second = completion.version_spans
-    for span, model in ((first, old), (second, new)):
-        learner, sampled = learner_logps(model, pair)[0][span.start : span.end], completion.logps[span.start : span.end]
-        assert largest_difference([sampled], [learner]) < 1e-3
 
 
 def test_the_prefix_cache_does_not_outlive_a_push(float32_server: Live) -> None:
