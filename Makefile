@@ -1,6 +1,6 @@
 # make demo            train a small model on this machine: environment, model, a table of before and after
 # make demo ENGINE=vllm   the same through a real vLLM CPU server
-# make test            the environment with the CPU build of vLLM, and all tests
+# make test            the environment with the CPU build of vLLM, and all tests, by two processes
 # make check           lint, format, types
 PYTHON ?= python3.11
 ENGINE ?= transformers
@@ -20,7 +20,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) $(VENV)/.demo
 env: $(VENV)/.test
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

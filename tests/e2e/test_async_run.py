@@ -9,6 +9,7 @@ import pytest
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Finished, Workplace
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
+pytestmark = pytest.mark.slow
 
 STEPS, PROMPTS, GROUP = 20, 4, 4
 """80 completions' prompts: one epoch of `arithmetic`."""

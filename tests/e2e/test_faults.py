@@ -22,6 +22,7 @@ from postrl.errors import PostrlError
 from postrl.servers import VLLMServer
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
+pytestmark = pytest.mark.slow
 
 PROMPTS, PER_STEP, GROUP = 40, 2, 4
 STEPS = PROMPTS // PER_STEP

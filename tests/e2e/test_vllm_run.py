@@ -12,6 +12,7 @@ import pytest
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Finished, Workplace, wait_for
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
+pytestmark = pytest.mark.slow
 
 STEPS = ("--dataset", "arithmetic", "--prompts-per-step", "2", "--num-generations", "4")
 STEPS += ("--max-completion-length", "8", "--reward", "rewards.py:letters", "--learning-rate", "1e-2")
