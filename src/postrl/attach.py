@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from postrl.errors import ServerError, WaitTimeout
 from postrl.server_api import NOT_OURS
 from postrl.servers import RUNTIME_ADAPTERS, VLLMServer
+from postrl.weights.disk import BACKEND
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ def attach_problems(
             problems += ask(lambda: adapter_problems(server, rank=adapters[0], number=adapters[1])) or []
     ask(server.weight_info)
     paused = ask(server.is_paused)
-    if paused:
+    if paused and backend != BACKEND:  # the first push through files replaces all it holds, and resumes it
         problems.append("it is paused, perhaps in the middle of a weight update of a run that died: restart it")
     if paused is False:  # a paused server would not answer
         ask(server.probe)

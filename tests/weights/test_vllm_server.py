@@ -209,14 +209,36 @@ def test_restore_brings_a_fresh_server_to_what_was_published_last(bfloat16_serve
     assert largest_difference(scores, learner_logps(model_of_version(0), dtype="bfloat16")) > 0.5
 
 
-def test_attaching_to_a_good_server_finds_no_problem_and_to_a_paused_one_does(float32_server: Live) -> None:
+def test_attaching_to_a_good_server_finds_no_problem_and_to_a_paused_one_only_where_no_push_would_mend_it(
+    float32_server: Live,
+) -> None:
     server = float32_server.server
-    wanted = {"dtype": "float32", "max_model_len": 512, "backend": "postrl_disk"}
+    wanted = {"dtype": "float32", "max_model_len": 512}
     assert attach_problems(server, **wanted) == []  # type: ignore[arg-type]
     server.pause("keep", clear_cache=True)
     try:
         (problem,) = attach_problems(server, **wanted)  # type: ignore[arg-type]
         assert "paused" in problem
+        assert attach_problems(server, **wanted, backend="postrl_disk") == []  # type: ignore[arg-type]
     finally:
         server.resume()
     assert server.world_size() == 1
+
+
+@pytest.mark.parametrize("killed", ["before the update", "before the weights", "before the end", "before it resumes"])
+def test_the_first_push_of_a_run_mends_what_a_learner_left_that_was_killed_during_one(
+    float32_server: Live, killed: str
+) -> None:
+    server, transport, model = float32_server.server, float32_server.transport, model_of_version(2)
+    transport.push(model_of_version(1).named_parameters(), 1)
+    left = transport.write(dict(model_of_version(0).named_parameters()), 9, float32_server.folder)
+    server.pause("keep", clear_cache=True)
+    if killed != "before the update":
+        server.start_weight_update()
+    if killed in ("before the end", "before it resumes"):
+        server.update_weights({"path": str(left)})
+    if killed == "before it resumes":
+        server.finish_weight_update(9)
+    transport.push(model.named_parameters(), 2)
+    assert largest_difference([server.score(*pair) for pair in PAIRS], learner_logps(model)) < 1e-3
+    assert (server.weight_info(), server.is_paused()) == (2, False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from postrl.errors import PostrlError, ServerError
 from postrl.lost_servers import in_use
+from postrl.server_api import NOT_OURS
 from postrl.servers import PauseMode, VLLMServer
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def swap_weights(server: VLLMServer, version: int, load: Callable[[], None], pau
     """
     (pause or Pause())(server)
     try:
-        server.start_weight_update()
+        _start_update(server)
     except PostrlError:
         server.resume()
         raise
@@ -124,3 +125,15 @@ def swap_weights(server: VLLMServer, version: int, load: Callable[[], None], pau
             f"{server.url} says weight version {found} after a push of {version}",
             hint="another run may use the same server; give each run its own",
         )
+
+
+def _start_update(server: VLLMServer) -> None:
+    """Begin vLLM's update session; one that a learner left open when it was killed is ended first."""
+    try:
+        server.start_weight_update()
+    except ServerError as error:
+        try:
+            server.finish_weight_update(NOT_OURS)
+        except ServerError:  # there was none
+            raise error from None
+        server.start_weight_update()
