@@ -171,14 +171,17 @@ def test_generation_and_training_overlap():
     assert seconds_of(1) == (STEPS + 1) * 50.0
 
 
-def test_metrics_say_which_side_waits():
-    async def main(training: float, max_staleness: int):
+def test_metrics_say_which_side_waits_and_an_evaluation_is_work_for_the_samplers():
+    async def main(training: float, max_staleness: int, evaluation: int = 0):
         sampler = TimedSampler(lambda request, n: 50)
         made = worker(sampler, number=PROMPTS, **config(max_staleness=max_staleness))
+        made.evaluation = prompts(evaluation)
         made.pushed(0)
         for version in range(4):
             _, metrics = await made.groups(version)
             await asyncio.sleep(training)
+            if evaluation:
+                await made.evaluate(version)
             made.pushed(version + 1)
         made.close()
         return metrics
@@ -188,6 +191,8 @@ def test_metrics_say_which_side_waits():
     assert (synchronous["time/wait_for_rollouts"], synchronous["time/samplers_idle"]) == (50.0, 20.0)
     assert synchronous["throughput/rollout_tokens_per_s"] == BATCH * GROUP * 50 / 70.0
     assert overlapping["rollout/queue_groups"] == 0.0
+    evaluated = virtual_time.run(main(20.0, 0, evaluation=2))
+    assert (evaluated["time/wait_for_rollouts"], evaluated["time/samplers_idle"]) == (50.0, 20.0)
 
 
 def test_the_queue_is_never_longer_than_it_may_be():

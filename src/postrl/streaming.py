@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +109,11 @@ class StreamingWorker(RolloutWorker):
         metrics |= self._tally.metrics(started, self.buffer)
         return [*(entry.group for entry in taken), *dropped], metrics
 
+    async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
+        """See `RolloutWorker.evaluate`."""
+        with self._tally.sampling():
+            return await super().evaluate(version)
+
     async def _finish(self, groups: list[Group], replaced: list[Group]) -> Metrics:
         await self.rewards.score_step([*groups, *greedy_groups(groups)])
         metrics = {**self._accept(groups, replaced), **await self.sampler.gauges()}
@@ -147,14 +152,13 @@ class StreamingWorker(RolloutWorker):
 
     async def _produce(self, entry: Entry) -> None:
         """Sample a group and score it. A cut ends the sampling early; what is there is scored."""
-        self._tally.sampling(True, already=bool(self._sampling))
         sampling = self._sampling[entry] = asyncio.create_task(self._collect(entry))
         try:
-            await asyncio.wait([sampling])
+            with self._tally.sampling():
+                await asyncio.wait([sampling])
         finally:
             sampling.cancel()
             del self._sampling[entry]
-            self._tally.sampling(False, already=bool(self._sampling))
         if not sampling.cancelled():
             if isinstance(error := sampling.exception(), WeightsLost):
                 self._put_back(entry, error)
@@ -411,15 +415,22 @@ class Tally:
         self.lengths: list[int] = []
         """Tokens of the completions that were finished and dropped since the last batch."""
         self._since: float | None = None
+        self._sampling = 0
         self._idle_from: float | None = None
         self._idle = 0.0
 
-    def sampling(self, begins: bool, *, already: bool) -> None:
-        """A group begins or ends to be sampled; `already`: others are being sampled beside it."""
-        now = asyncio.get_running_loop().time()
-        if begins and not already and self._idle_from is not None:
-            self._idle += now - self._idle_from
-        self._idle_from = None if begins or already else now
+    @contextlib.contextmanager
+    def sampling(self) -> Iterator[None]:
+        """The samplers are asked for completions: they are idle when nobody does."""
+        time = asyncio.get_running_loop().time
+        if not self._sampling and self._idle_from is not None:
+            self._idle += time() - self._idle_from
+        self._sampling, self._idle_from = self._sampling + 1, None
+        try:
+            yield
+        finally:
+            self._sampling -= 1
+            self._idle_from = None if self._sampling else time()
 
     def metrics(self, asked: float, buffer: Buffer) -> Metrics:
         """Of the time since the last batch; `asked`: when the learner asked for this one."""

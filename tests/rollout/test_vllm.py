@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -17,7 +18,7 @@ from postrl.errors import RequestRefused, ServerError, WeightsLost
 from postrl.lost_servers import give_up, run_servers
 from postrl.rollout import vllm
 from postrl.rollout.sampler import Request, Sampled, Sampling
-from postrl.rollout.vllm import VLLMSampler
+from postrl.rollout.vllm import AVOID, VLLMSampler
 from postrl.servers import VLLMServer
 from postrl.types import VersionSpan
 
@@ -138,6 +139,31 @@ def test_a_server_that_is_gone_costs_only_a_second_try_at_another():
             pass
         found = sample(sampler(gone, server), [request(seed) for seed in range(4)])
     assert sorted(found) == [0, 1, 2, 3]
+
+
+def test_a_server_that_failed_gets_one_request_at_a_time_until_it_answers():
+    hold = threading.Event()
+
+    def reply(n: int, body: Any) -> tuple[int, dict[str, Any]]:
+        if n == 1:
+            hold.wait(20)
+        return (503, {}) if n == 0 else (200, choice())
+
+    async def main(which: VLLMSampler) -> list[int]:
+        asked = []
+        assert len([found async for found in which.sample([request()])]) == 1  # it fails, and the other is asked
+        which._failed_at[0] = -AVOID  # ten seconds later
+        async with contextlib.aclosing(which.sample([request(seed) for seed in range(6)])) as completions:
+            for _ in range(5):
+                await anext(completions)
+            asked.append(failed.asked)
+            hold.set()
+            await anext(completions)
+        _ = [found async for found in which.sample([request(seed) for seed in range(6)])]
+        return [*asked, failed.asked]
+
+    with Generating(reply) as failed, Generating(lambda n, body: (200, choice())) as other:
+        assert asyncio.run(main(sampler(failed, other))) == [2, 5]
 
 
 def test_a_request_that_is_refused_is_not_asked_again():
@@ -264,7 +290,7 @@ def test_a_restarted_server_that_only_a_push_brings_its_weights_is_not_asked_unt
         assert restarted.asked == asked > 0
         blank[0] = False
         which.release(2)
-        which._avoid_until = [0.0, 0.0]  # ten seconds later
+        which._failed_at = [-AVOID, -AVOID]  # ten seconds later
         assert len(sample(which, [request(seed) for seed in range(8)])) == 8
         assert restarted.asked > asked
 

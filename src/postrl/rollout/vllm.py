@@ -23,7 +23,8 @@ RETRY_PAUSE = 1.0
 """Seconds between two tries of one request."""
 
 AVOID = 10.0
-"""Seconds for which a server that failed gets requests only if all have: one that refuses at once always looks idle."""
+"""Seconds for which a server that failed gets requests only if all have: one that refuses at once always looks idle. Then
+it gets one at a time until it answers: in a frozen one each is lost for request_timeout."""
 
 GAUGE_TIMEOUT = 5.0
 """Seconds for a server's own numbers, which a batch does not wait for longer."""
@@ -70,7 +71,7 @@ class VLLMSampler:
         self._version = 0
         self._salt, self._releases = uuid.uuid4().hex, 0
         self._load = [0] * len(self.servers)
-        self._avoid_until = [0.0] * len(self.servers)
+        self._failed_at: list[float | None] = [None] * len(self.servers)
         self._room = asyncio.Semaphore(MAX_IN_FLIGHT * len(self.servers))
         self._open = asyncio.Event()
         self._open.set()
@@ -137,6 +138,7 @@ class VLLMSampler:
                 problem = _problem(completion, request)
                 if not problem:
                     if (reason := written.add(completion, request)) != "abort":
+                        self._failed_at[index] = None
                         return written.result(reason)
                     if completion.token_ids:
                         end = time.monotonic() + self.patience
@@ -153,7 +155,7 @@ class VLLMSampler:
                 self._load[index] -= 1
             if timeouts >= MAX_TIMEOUTS:
                 return Sampled([], [], [], "abort")
-            self._avoid_until[index] = time.monotonic() + AVOID
+            self._failed_at[index] = time.monotonic()
             self.reissued += 1
             await asyncio.sleep(RETRY_PAUSE)
         raise ServerError(
@@ -164,10 +166,14 @@ class VLLMSampler:
     def _choose(self) -> int:
         """The least loaded server among those that work. Raises ServerError when the run has given all up, WeightsLost
         when all that are left wait for weights."""
-        now, used = time.monotonic(), map(self.servers.index, in_use(self.servers))
+        used = map(self.servers.index, in_use(self.servers))
         if not (left := [i for i in used if i not in self._blank]):
             raise WeightsLost("every vLLM server was started again and has the weights it began with")
-        return min(left, key=lambda i: (self._avoid_until[i] > now, self._load[i]))
+        return min(left, key=lambda i: (self._avoided(i), self._load[i]))
+
+    def _avoided(self, index: int) -> bool:
+        failed_at = self._failed_at[index]
+        return failed_at is not None and (self._load[index] > 0 or time.monotonic() < failed_at + AVOID)
 
     async def _ask(self, client: object, server: VLLMServer, request: Request, written: _Written) -> Completion:
         n = len(written.token_ids)
