@@ -20,7 +20,7 @@ demo: $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) $(VENV)/.demo
 env: $(VENV)/.test
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

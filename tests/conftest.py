@@ -11,14 +11,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What two processes share out (make test): a file is for one of them, and so is all that asks the servers of a folder,
-    which start once. What takes minutes comes first."""
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        if any(name.endswith("_server") for name in getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.slow)
-            file = f"{file.rpartition('/')[0]}/servers"
-        item.add_marker(pytest.mark.xdist_group(file))
+    """What takes minutes comes first: two processes that share the files out end at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

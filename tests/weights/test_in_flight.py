@@ -14,6 +14,8 @@ from postrl.weights.transport import Pause
 
 from .conftest import Live, eventually, learner_logps, model_of_version
 
+pytestmark = pytest.mark.slow
+
 PROMPT = [5, 6, 7]
 LANES, AFTERWARDS = 32, 4
 """Requests that are out until the push is over, more than the server runs at once, and further ones asked during it."""

@@ -27,6 +27,8 @@ from postrl.weights.restore import restore
 
 from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = GRPOConfig(lora_rank=4, max_staleness=1)
 
 

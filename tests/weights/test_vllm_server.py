@@ -21,6 +21,8 @@ from postrl.weights.restore import restore
 
 from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps, model_of_version
 
+pytestmark = pytest.mark.slow
+
 
 async def complete(live: Live, seeds: range, **settings: object) -> list[Completion]:
     arguments = {"temperature": 1.0, "max_tokens": 64, "timeout": 120} | settings
