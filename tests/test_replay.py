@@ -23,7 +23,7 @@ from postrl.rollout.store import read_rollouts, write_rollouts
 from postrl.types import Group
 
 STEPS = 5
-DEADLINE = 240.0
+DEADLINE = 900.0
 SETTINGS: dict[str, Any] = {
     "max_completion_length": 16,
     "learning_rate": 1e-3,

@@ -122,21 +122,24 @@ def test_attaching_lists_every_mismatch_at_once() -> None:
             "logprobs_mode": "raw_logprobs",
         },
         "weight_transfer_config": None,
+        "device_config": {"device_type": "cpu"},
+        "scheduler_config": {"enable_chunked_prefill": True},
     }
     with FakeVLLM() as fake:
         fake.answers["/server_info"] = 200, json.dumps({"vllm_config": config})
         fake.answers["/is_paused"] = 200, '{"is_paused": true}'
         fake.answers["/weight_info"] = 404, "not found"
         problems = attach_problems(
-            VLLMServer(fake.url), model="mine", dtype="float32", max_model_len=1024, backend="postrl_disk"
+            VLLMServer(fake.url), model="mine", dtype="float32", max_model_len=1024, backend="nccl"
         )
     text = "\n".join(problems)
     for part in (
         "--model mine", "--dtype float32", "--max-model-len 1024", "--logprobs-mode processed_logprobs",
-        """--weight-transfer-config '{"backend": "postrl_disk"}'""", "paused", "VLLM_SERVER_DEV_MODE=1",
+        """--weight-transfer-config '{"backend": "nccl"}'""", "paused", "VLLM_SERVER_DEV_MODE=1",
+        "--no-enable-chunked-prefill",
     ):  # fmt: skip
         assert part in text
-    assert len(problems) == 7 and all(fake.url in problem for problem in problems)
+    assert len(problems) == 8 and all(fake.url in problem for problem in problems)
 
 
 def test_attaching_for_adapters_asks_for_the_flags_that_take_them() -> None:

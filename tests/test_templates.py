@@ -17,7 +17,7 @@ from postrl.cli.init import NEXT, Template, scaffold
 from postrl.config import GRPOConfig
 
 TEMPLATES = get_args(Template)
-PATIENCE = 300
+PATIENCE = 900
 """Seconds for a command that takes some ten on an idle machine."""
 
 

@@ -73,6 +73,12 @@ def config_problems(
         for name, found, wanted in checks
         if wanted is not None and found != wanted
     ]
+    on_cpu = (config.get("device_config") or {}).get("device_type") == "cpu"
+    if on_cpu and (config.get("scheduler_config") or {}).get("enable_chunked_prefill"):
+        problems.append(
+            "it reads long prompts in parts, and on a CPU its engine dies of the first seeded request among them: "
+            "start it with --no-enable-chunked-prefill"
+        )
     if max_model_len is not None and (length := served.get("max_model_len") or 0) < max_model_len:
         problems.append(_too_small("max_model_len", length, max_model_len))
     return problems

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 """Seconds a test waits for what takes some ten on an idle machine."""
 
 MARK = "POSTRL_E2E"
@@ -91,11 +91,14 @@ class Command:
     def descendants(self) -> list[psutil.Process]:
         """By parent, not by environment as `family`: vLLM's engine writes its title over its environment. Nor by psutil's
         `children`, which leaves out processes that seem older than their parent: clocks of virtual machines jump."""
-        parents = {process.pid: process.ppid() for process in psutil.process_iter()}
+        processes, parents = {}, {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                processes[process.pid], parents[process.pid] = process, process.ppid()
         found = {self.process.pid}
         while more := {pid for pid, parent in parents.items() if parent in found} - found:
             found |= more
-        return [psutil.Process(pid) for pid in found - {self.process.pid} if psutil.pid_exists(pid)]
+        return [processes[pid] for pid in found - {self.process.pid}]
 
     def named(self, name: str) -> list[psutil.Process]:
         """Its descendants with this in their command line, but those that only start or hold the one that is meant."""

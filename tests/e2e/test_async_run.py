@@ -21,7 +21,7 @@ def overlapping(place: Workplace) -> Finished:
     return place.start(
         "grpo", "--model", "tiny", "--dataset", "arithmetic", "--reward", "rewards.py:letters", "--learning-rate", "1e-3",
         *SMALL_SERVER, "--max-staleness", "2", "--prompts-per-step", str(PROMPTS), "--num-generations", str(GROUP),
-        "--max-completion-length", "48", "--output-dir", "overlapping", **SERVER_ENV,
+        "--max-prompt-length", "100", "--max-completion-length", "150", "--output-dir", "overlapping", **SERVER_ENV,
     ).wait(900)  # fmt: skip
 
 

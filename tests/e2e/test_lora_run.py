@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Finished, Workplace
+from postrl.weights.disk import shared_folder
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
 pytestmark = pytest.mark.slow
@@ -29,10 +28,10 @@ def server_log(place: Workplace) -> str:
     return (place.run("adapted").path / "logs" / "vllm_0.log").read_text()
 
 
-def test_both_runs_end_well_and_leave_nothing(trained: list[Finished]) -> None:
+def test_both_runs_end_well_and_leave_nothing(trained: list[Finished], place: Workplace) -> None:
     for finished in trained:
         assert (finished.code, finished.survivors) == (0, []), finished.err
-    assert not list(Path("/dev/shm").glob("postrl-adapted-*"))
+    assert not shared_folder(place.run("adapted").path / "weights").exists()
 
 
 def test_every_completion_has_the_version_of_its_steps_adapter(trained: list[Finished], place: Workplace) -> None:

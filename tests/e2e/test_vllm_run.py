@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
 
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Finished, Workplace, wait_for
+from postrl.weights.disk import shared_folder
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
 pytestmark = pytest.mark.slow
@@ -45,8 +45,8 @@ def test_server_and_learner_agree_on_the_log_probs_of_every_version(trained: Fin
     assert all(row["policy/grad_norm"] > 0 for row in rows)
 
 
-def test_the_weights_leave_nothing_in_shared_memory(trained: Finished) -> None:
-    assert not list(Path("/dev/shm").glob("postrl-served-*"))
+def test_the_weights_leave_nothing_in_shared_memory(trained: Finished, place: Workplace) -> None:
+    assert not shared_folder(place.run("served").path / "weights").exists()
 
 
 def test_nothing_outlives_a_killed_launcher(trained: Finished, place: Workplace) -> None:

@@ -129,6 +129,7 @@ def test_one_missed_answer_is_no_frozen_server(pool: Any) -> None:
     os.kill(pid, signal.SIGSTOP)
     servers.watch()
     os.kill(pid, signal.SIGCONT)
+    servers.probe_timeout = PATIENCE
     servers.watch()
     assert servers.servers[0].failing_since is None
     assert pid_at(servers.urls[0]) == pid
@@ -149,8 +150,8 @@ def test_a_server_that_says_nothing_about_its_cause_shows_its_last_lines(pool: A
 
 
 def test_a_server_that_never_gets_ready_names_the_deadline_and_the_setting(pool: Any) -> None:
-    servers = pool(lambda index, port: (python(SERVER, port), {"ANSWER": "503"}), start_timeout=1.0)
-    with pytest.raises(ServerError, match="was not ready after 1 s; the last lines of its log:\n    serving") as error:
+    servers = pool(lambda index, port: (python(SERVER, port), {"ANSWER": "503"}), start_timeout=5.0)
+    with pytest.raises(ServerError, match="was not ready after 5 s; the last lines of its log:\n    serving") as error:
         servers.start()
     assert "--server-start-timeout" in error.value.hint
     assert not lives(servers.processes[0].pid)

@@ -19,7 +19,7 @@ from postrl.learning.batch import make_batch
 from postrl.learning.checkpoint import load_checkpoint, save_checkpoint
 
 TESTS = Path(__file__).parents[1]
-DEADLINE = 240.0
+DEADLINE = 900.0
 
 
 @pytest.fixture(scope="module")

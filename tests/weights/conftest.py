@@ -9,7 +9,6 @@ adapter_server      float32, for LoRA adapters with --max-staleness 1
 from __future__ import annotations
 
 import importlib.util
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pytest
 from helpers import tiny_model, tiny_model_dir
 from postrl.config import GRPOConfig
 from postrl.launch.adapters import FULL, AdapterPlan
+from postrl.launch.ports import HeldPort
 from postrl.launch.process import ChildProcess
 from postrl.launch.vllm import server_command
 from postrl.servers import VLLMServer
@@ -28,7 +28,7 @@ from postrl.weights.canary import as_pushed
 from postrl.weights.disk import DiskTransport
 
 TOKEN = "a token for tests"
-START_DEADLINE = 420.0
+START_DEADLINE = 1500.0
 
 STALE_PLUGIN = """
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
@@ -54,6 +54,7 @@ class Live:
     folder: Path
     transport: DiskTransport
     log: Path
+    port: HeldPort
 
     def wait(self) -> Live:
         def alive() -> bool:
@@ -66,6 +67,7 @@ class Live:
     def stop(self) -> None:
         self.process.stop(10.0)
         self.transport.close()
+        self.port.release()
 
 
 def start_server(
@@ -78,15 +80,13 @@ def start_server(
     adapters: AdapterPlan = FULL,
 ) -> Live:
     """A server as the launcher starts it, smaller."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = HeldPort()
     folder = tmp / name / "weights"
     folder.mkdir(parents=True)
     command, environment = server_command(
         GRPOConfig(dtype=dtype, max_model_len=512, max_staleness=1, vllm_arg=["enforce-eager=true", "max-num-seqs=24"]),
         model=str(tiny_model_dir(tmp / name / "model")),
-        port=port,
+        port=port.number,
         devices=list(devices),
         token=TOKEN,
         backend=backend,
@@ -98,8 +98,8 @@ def start_server(
         environment["PYTHONPATH"] = str(stale_plugin(tmp / name / "plugin"))
     log = tmp / name / "vllm.log"
     process = ChildProcess(name, command, log_path=log, env=environment, cwd=tmp)
-    server = VLLMServer(f"http://127.0.0.1:{port}", token=TOKEN)
-    return Live(process, server, folder, DiskTransport([server], folder, dtype), log)
+    server = VLLMServer(f"http://127.0.0.1:{port.number}", token=TOKEN)
+    return Live(process, server, folder, DiskTransport([server], folder, dtype), log, port)
 
 
 def stale_plugin(folder: Path) -> Path:

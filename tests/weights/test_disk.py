@@ -152,7 +152,17 @@ def test_a_server_that_is_down_is_waited_for(folder: Path) -> None:
         DiskTransport([server], folder, "float32", server_deadline=0.3).push(WEIGHTS.items(), 3)
 
 
-def test_a_server_that_dies_during_the_push_gets_the_weights_when_it_is_back(folder: Path) -> None:
+def test_a_server_that_dies_during_the_push_gets_the_weights_when_it_is_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen_down, looks = threading.Event(), VLLMServer.health
+
+    def health(self: VLLMServer, *args: float) -> bool:
+        if not (well := looks(self, *args)):
+            seen_down.set()
+        return well
+
+    monkeypatch.setattr(VLLMServer, "health", health)
     dying = FakeVLLM()
     port = int(dying.url.rsplit(":", 1)[1])
     with dying:
@@ -163,7 +173,7 @@ def test_a_server_that_dies_during_the_push_gets_the_weights_when_it_is_back(fol
         thread.start()
         while "/update_weights" not in dying.routes:
             time.sleep(0.02)
-    time.sleep(2.5)  # a real one takes longer to be back
+    assert seen_down.wait(60)
     with FakeVLLM(port) as fresh:
         thread.join(60)
         assert fresh.version == "2" and not fresh.paused
@@ -190,13 +200,16 @@ def test_a_push_stops_waiting_for_a_server_that_is_given_up(folder: Path) -> Non
 
 
 def test_a_server_that_is_given_up_in_the_middle_of_its_update_is_no_error(folder: Path) -> None:
-    with FakeVLLM() as good, FakeVLLM() as bad:
-        bad.answers["/update_weights"] = 500, "out of memory"
+    class Burning(FakeVLLM):
+        def answer(self, route: str, body: Any) -> tuple[int, str]:
+            if route != "/update_weights":
+                return super().answer(route, body)
+            give_up(folder, self.url, "it burned")
+            return 500, "out of memory"
+
+    with FakeVLLM() as good, Burning() as bad:
         servers = clients(folder, good.url, bad.url)
-        give_up_later = threading.Timer(0.3, give_up, (folder, bad.url, "it burned"))
-        give_up_later.start()
         DiskTransport(servers, folder, "float32").push(WEIGHTS.items(), 2)
-        give_up_later.join()
         assert good.version == "2"
 
 
@@ -219,6 +232,7 @@ def test_restore_loads_what_was_published_last_and_nothing_before(folder: Path) 
 HOLD = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from postrl.servers import VLLMServer
 from postrl.weights.disk import server_lock
 with server_lock(Path(sys.argv[1]), VLLMServer(sys.argv[2]), 5):

@@ -89,11 +89,6 @@ def test_every_token_was_sampled_from_the_weights_that_its_span_names(float32_se
         assert edges[-1] == len(sampled.completion_ids) == len(sampled.logps)
         assert [span.start for span in sampled.version_spans] == edges[:-1]
     versions = [[span.version for span in sampled.version_spans] for sampled in before]
-    print(
-        "PROBE",
-        in_flight,
-        [(len(x.completion_ids), x.finish_reason, [s.version for s in x.version_spans]) for x in before],
-    )
     crossing = [sampled for sampled, found in zip(before, versions, strict=True) if found == [0, 1]]
     if in_flight == "wait":
         assert all(found in ([0], [1]) for found in versions) and [0] in versions

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from helpers import tiny_tokenizer
-from postrl.attach import attach_problems
+from postrl.attach import attach_problems, config_problems
 from postrl.errors import CanaryError, ServerError
 from postrl.server_api import NOT_OURS, Completion
 from postrl.servers import generation_client
@@ -119,7 +119,9 @@ def test_log_probs_are_those_of_the_temperature_sampled_at(float32_server: Live)
 def test_the_same_seed_gives_the_same_completion_and_another_seed_another(float32_server: Live) -> None:
     float32_server.transport.push(model_of_version(0).named_parameters(), 0)
     first, again = (asyncio.run(complete(float32_server, range(2))) for _ in range(2))
-    assert first == again and first[0].token_ids != first[1].token_ids
+    assert [found.token_ids for found in first] == [found.token_ids for found in again]
+    assert largest_difference([found.logps for found in first], [found.logps for found in again]) < 1e-4
+    assert first[0].token_ids != first[1].token_ids
 
 
 def test_stop_texts_and_stop_tokens_end_a_completion_and_stay_in_it(float32_server: Live) -> None:
@@ -225,6 +227,10 @@ def test_attaching_to_a_good_server_finds_no_problem_and_to_a_paused_one_only_wh
     finally:
         server.resume()
     assert server.world_size() == 1
+    config = server.server_info()["vllm_config"]
+    config["scheduler_config"]["enable_chunked_prefill"] = True
+    (problem,) = config_problems({"vllm_config": config}, model=None, backend="postrl_disk", **wanted)  # type: ignore[arg-type]
+    assert "--no-enable-chunked-prefill" in problem
 
 
 @pytest.mark.parametrize("killed", ["before the update", "before the weights", "before the end", "before it resumes"])

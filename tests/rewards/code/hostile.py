@@ -21,8 +21,10 @@ from postrl.errors import UsageError
 from postrl.rewards.code.confine import seccomp
 from postrl.rewards.code.sandbox import LEVELS, Finished, Limits, Sandbox, choose
 
-SECRET = "the-secret-of-the-caller"
-SLEEP = "43210"
+RUN = os.environ.setdefault("POSTRL_TEST_RUN", str(os.getpid()))
+"""Of this process and those that it starts: others may run the same checks beside them."""
+SECRET = f"the-secret-of-the-caller-{RUN}"
+SLEEP = f"43210.{RUN}"
 """Seconds that what is left behind sleeps; its argument tells it from other processes."""
 LIMITS = Limits(wall=20.0)
 
@@ -256,7 +258,7 @@ def run(box: Sandbox, source: str, arguments: list[str], limits: Limits = LIMITS
 def left_behind(parent: int | None = None) -> list[str]:
     """Processes that sandboxes of this process (or of a killed `parent`) left, keepers included; zombies count. The
     fork server of a process that lives is no such thing."""
-    ours = re.compile(rf"forkserver\.main\(\)\0\d+\0{parent or os.getpid()}\0$|^(/bin/)?sleep\0{SLEEP}\0$")
+    ours = re.compile(rf"forkserver\.main\(\)\0\d+\0{parent or os.getpid()}\0$|^(/bin/)?sleep\0{re.escape(SLEEP)}\0$")
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -275,8 +277,8 @@ def _is_zombie(pid: str) -> bool:
     return False
 
 
-def settled(parent: int | None = None, within: float = 2.0) -> list[str]:
-    """What is still left after a moment."""
+def settled(parent: int | None = None, within: float = 60.0) -> list[str]:
+    """What is still left after that time."""
     deadline = time.monotonic() + within
     while (left := left_behind(parent)) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import sys
@@ -86,10 +87,10 @@ def test_a_timeout_on_a_busy_machine_is_looked_at_again(monkeypatch):
 
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     assert verify(slow_until(time.time() + 600), UP, test_timeout=1.0).status == "timeout"
-    assert verify(slow_until(time.time() + 2.5), UP, test_timeout=2.0).status == "timeout"
+    assert verify(slow_until(time.time() + 3.8), UP, test_timeout=2.0).status == "timeout"
     monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 100.0, 100.0))
     assert verify(slow_until(time.time() + 600), UP, test_timeout=1.0).status == "timeout"
-    assert verify(slow_until(time.time() + 2.5), UP, test_timeout=2.0).status == "correct"
+    assert verify(slow_until(time.time() + 3.8), UP, test_timeout=2.0).status == "correct"
 
 
 def test_it_can_be_called_from_threads_of_an_event_loop():
@@ -102,8 +103,9 @@ def test_it_can_be_called_from_threads_of_an_event_loop():
 
 def test_nothing_stays_open():
     verify(INC, UP)
+    gc.collect()
     before = set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()
     for completion in (INC, fenced("import os\nos._exit(0)"), fenced("def f(x"), "prose"):
         verify(completion, UP)
     verify(fenced("print(1)"), [{"input": "", "output": "1"}])
-    assert (set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()) == before
+    assert (set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()) <= before

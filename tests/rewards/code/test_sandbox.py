@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import re
@@ -260,7 +261,7 @@ while True:
     except BaseException:
         pass
 """
-    finished = run(box, source, limits=Limits(wall=0.5))
+    finished = run(box, source, limits=Limits(wall=2.0))
     assert (finished.stdout, finished.status, finished.timed_out) == (b"before\n", -signal.SIGKILL, True)
 
 
@@ -337,10 +338,11 @@ def test_many_run_at_once_from_many_threads(box, write):
 
 def test_nothing_stays_open_in_the_caller(box, run):
     run(box, "pass")
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for source in ("print(1)", "import os\nos.abort()"):
         run(box, source)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE] == []
 
 
@@ -533,7 +535,7 @@ def test_nothing_survives_a_caller_that_is_killed_in_the_middle_of_64_gradings(b
         beats += len(os.read(caller.stderr.fileno(), 4096))
     caller.kill()
     caller.communicate()
-    assert settled(caller.pid, within=2.0) == []
+    assert settled(caller.pid) == []
     assert list(temporary.iterdir()) == []
 
 
@@ -594,12 +596,13 @@ def test_a_fork_of_the_caller_has_a_fork_server_of_its_own(box, run):
 
 def test_where_nothing_can_be_started_that_is_no_verdict_and_nothing_stays_open(box, run, monkeypatch):
     run(box, "pass")
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     with pytest.raises(SandboxError, match="cannot start"):
         run(box, "pass")
     monkeypatch.undo()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_arguments_may_be_long(strict, run):
