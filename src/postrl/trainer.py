@@ -36,6 +36,7 @@ from postrl.launch.script import finishing_on_ctrl_c, script_connections
 from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
 from postrl.learning.optimizing import UpdateReport
+from postrl.learning.sharding import leave_ranks
 from postrl.messages import decode, decode_groups, encode, encode_groups
 from postrl.report import Reporter
 from postrl.rewards.registry import resolve as resolve_reward
@@ -402,4 +403,5 @@ def learner_main(run_dir: str | Path) -> int:
     with folder.reporting_errors("trainer"):
         trainer.train(resume_from_checkpoint=True)  # the launcher has checked that the folder is new, or may be resumed
         trainer.close()
+    leave_ranks()
     return 0

@@ -23,6 +23,7 @@ dist.all_reduce(total)
 # In one write: the ranks share the log, unbuffered.
 sys.stdout.write(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: sum {total.item():g}, threads "
     f"{os.environ['OMP_NUM_THREADS']}, cpu {os.environ['ACCELERATE_USE_CPU']}, args {sys.argv[1:]}\\n")
+dist.destroy_process_group()
 """
 SEVEN_RANKS, BROKEN = "distributed_type: DEEPSPEED\nnum_processes: 7\nmixed_precision: fp8\n", "{{{ not yaml"
 

@@ -74,6 +74,12 @@ def this_rank() -> Ranks:
     return Ranks(state.process_index, state.num_processes, state.device)
 
 
+def leave_ranks() -> None:
+    """Leave the process group at the end of a run, on all ranks: a rank that ends with its threads at work may be aborted."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def shard(module: Body, ranks: Ranks, compute_dtype: torch.dtype) -> bool:
     """Shard a model over the ranks and set its compute dtype; returns whether that was needed.
 
