@@ -1,7 +1,9 @@
-"""A long wait says what it waits for."""
+"""A long wait says what it waits for, and Ctrl-C ends it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 from postrl import waiting
@@ -29,3 +31,20 @@ def test_a_short_wait_is_silent_and_leaves_no_thread():
     with speaking(notes.append, "nothing"):
         pass
     assert (notes, set(threading.enumerate()) - before) == ([], set())
+
+
+ENDLESS = """
+import os, signal, threading
+from concurrent.futures import wait
+from postrl.waiting import in_thread
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    wait([in_thread(threading.Event().wait)])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_neither_ctrl_c_nor_the_end_of_the_process_waits_for_what_hangs_in_a_thread():
+    done = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from postrl.attach import attach_problems
@@ -22,6 +21,7 @@ from postrl.lost_servers import run_servers
 from postrl.run_folder import RunFolder
 from postrl.server_api import NOT_OURS, adapter_name
 from postrl.servers import VLLMServer
+from postrl.waiting import in_thread
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
 from postrl.weights.lora import LoraTransport
@@ -159,10 +159,10 @@ class ServerSync:
         if self.transport is None:
             self.learner.score(self.canary.pairs)
             return 0.0
-        with ThreadPoolExecutor(1) as beside:  # servers and learner compute at the same time
-            scores = beside.submit(self.canary.scores, version, model=self._name(version))
-            logps = self.learner.score(self.canary.pairs)
-            return self.canary.check(version, logps, scores.result()).deviation
+        # Servers and learner compute at the same time.
+        scores = in_thread(lambda: self.canary.scores(version, model=self._name(version)))
+        logps = self.learner.score(self.canary.pairs)
+        return self.canary.check(version, logps, scores.result()).deviation
 
     def _prove(self, version: int) -> float:
         """Calibrate, push perturbed weights once, then the true ones again."""

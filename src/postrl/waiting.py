@@ -1,10 +1,14 @@
-"""A long wait says what it waits for."""
+"""A long wait says what it waits for, and Ctrl-C ends it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SPEAK_AFTER = 60.0
 """Seconds after which a wait is named, and again."""
@@ -28,3 +32,17 @@ def speaking(note: Callable[[str], None], what: str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def in_thread(act: Callable[[], T]) -> Future[T]:
+    """Like an executor, but in a daemon thread: neither Ctrl-C nor the end of the process waits for what hangs in it."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -10,6 +10,7 @@ import torch
 
 from postrl.errors import ServerError, UsageError, WaitTimeout
 from postrl.servers import VLLMServer
+from postrl.waiting import in_thread
 from postrl.weights import nccl
 
 from .conftest import PAIRS, largest_difference, learner_logps, model_of_version, start_server
@@ -47,9 +48,9 @@ def test_the_first_error_ends_a_wait_that_the_other_side_would_not() -> None:
 
     never = threading.Event()
     with pytest.raises(ServerError, match="no such weight"):
-        nccl.wait_for([nccl.in_thread(never.wait), nccl.in_thread(fail)], "a chunk", 60)
+        nccl.wait_for([in_thread(never.wait), in_thread(fail)], "a chunk", 60)
     with pytest.raises(WaitTimeout, match=r"waited 0\.1 s for a chunk"):
-        nccl.wait_for([nccl.in_thread(never.wait)], "a chunk", 0.1)
+        nccl.wait_for([in_thread(never.wait)], "a chunk", 0.1)
     never.set()
 
 

@@ -12,9 +12,8 @@ on the trainer's side.
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.errors import PostrlError, ServerError, UsageError, WaitTimeout
 from postrl.lost_servers import in_use
 from postrl.servers import VLLMServer
+from postrl.waiting import in_thread
 from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each
 
 if TYPE_CHECKING:
@@ -222,20 +222,6 @@ def init_info(host: str, port: int, world_size: int) -> dict[str, Any]:
         # A worker closes a buffer when it has more bytes than this, which a chunk of ours only has at its end.
         "packed": True, "packed_buffer_size_bytes": CHUNK_BYTES,
     }  # fmt: skip
-
-
-def in_thread(act: Callable[[], Any]) -> Future[Any]:
-    """Like an executor, but in a daemon thread: one that hangs inside NCCL must not keep the process from ending."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(act())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def _free_port(host: str) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from postrl.errors import PostrlError, ServerError
 from postrl.lost_servers import in_use
 from postrl.server_api import NOT_OURS
 from postrl.servers import PauseMode, VLLMServer
+from postrl.waiting import in_thread
 
 if TYPE_CHECKING:
     import torch
@@ -78,8 +80,8 @@ def on_each(servers: Sequence[VLLMServer], act: Callable[[VLLMServer], None]) ->
             on a server that is given up by then is none, unless no other is left.
     """
     left = in_use(servers)
-    with ThreadPoolExecutor(max(1, len(left))) as pool:
-        futures = [pool.submit(act, server) for server in left]
+    futures = [in_thread(partial(act, server)) for server in left]
+    wait(futures)
     errors = [
         error
         for server, future in zip(left, futures, strict=True)
