@@ -31,7 +31,7 @@ class FakeVLLM:
 
     def __init__(self, port: int = 0) -> None:
         self.version = "default"
-        self.paused = False
+        self.paused = self.updating = False
         self.adapters: dict[str, str] = {}
         self.answers: dict[str, tuple[int, str]] = {}
         self.delays: dict[str, float] = {}
@@ -59,6 +59,10 @@ class FakeVLLM:
             return self.answers[route]
         if route in ("/pause", "/resume"):
             self.paused = route == "/pause"
+        if route in ("/start_weight_update", "/finish_weight_update"):
+            if self.updating == (route == "/start_weight_update"):
+                return 500, "one update at a time"
+            self.updating = not self.updating
         if route == "/finish_weight_update":
             self.version = body["weight_version"]
         if route in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):

@@ -130,6 +130,13 @@ def test_a_server_that_cannot_begin_is_resumed(folder: Path) -> None:
         assert not fake.paused and "/update_weights" not in fake.routes
 
 
+def test_an_update_that_a_killed_learner_left_open_is_ended_first(folder: Path) -> None:
+    with FakeVLLM() as fake:
+        fake.paused = fake.updating = True
+        push([fake], folder, 5)
+        assert (fake.version, fake.paused, fake.updating) == ("5", False, False)
+
+
 def test_a_server_with_another_version_after_the_push_is_an_error(folder: Path) -> None:
     with FakeVLLM() as fake:
         fake.answers["/weight_info"] = 200, '{"weight_version": "9"}'

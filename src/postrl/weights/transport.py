@@ -103,15 +103,11 @@ def swap_weights(server: VLLMServer, version: int, load: Callable[[], None], pau
         pause: what becomes of requests in flight; default: they are kept and computed again under the new weights.
 
     Raises:
-        ServerError: it failed. Before `load` the server is resumed and holds what it held; from then on it may hold
-            part of a model and is left paused, so that nothing wrong is sampled from it.
+        ServerError: it failed. A server that cannot begin is resumed and holds what it held; from then on it may hold part
+            of a model and is left paused, so that nothing wrong is sampled from it.
     """
     (pause or Pause())(server)
-    try:
-        _start_update(server)
-    except PostrlError:
-        server.resume()
-        raise
+    _start_update(server)
     try:
         load()
         server.finish_weight_update(version)
@@ -136,6 +132,7 @@ def _start_update(server: VLLMServer) -> None:
     except ServerError as error:
         try:
             server.finish_weight_update(NOT_OURS)
-        except ServerError:  # there was none
+        except ServerError:  # none was open, and nothing has changed
+            server.resume()
             raise error from None
         server.start_weight_update()
