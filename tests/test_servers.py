@@ -122,7 +122,7 @@ def test_attaching_lists_every_mismatch_at_once() -> None:
             "logprobs_mode": "raw_logprobs",
         },
         "weight_transfer_config": None,
-        "device_config": {"device_type": "cpu"},
+        "device_config": {"device": "cpu"},
         "scheduler_config": {"enable_chunked_prefill": True},
     }
     with FakeVLLM() as fake:

@@ -73,7 +73,7 @@ def config_problems(
         for name, found, wanted in checks
         if wanted is not None and found != wanted
     ]
-    on_cpu = (config.get("device_config") or {}).get("device_type") == "cpu"
+    on_cpu = (config.get("device_config") or {}).get("device") == "cpu"
     if on_cpu and (config.get("scheduler_config") or {}).get("enable_chunked_prefill"):
         problems.append(
             "it reads long prompts in parts, and on a CPU its engine dies of the first seeded request among them: "
