@@ -84,12 +84,12 @@ def test_no_text_makes_it_raise(text, gold):
 
 @settings(deadline=None, max_examples=40)
 @given(st.binary(max_size=64), st.sampled_from([1_000_000, 900]))
-def test_a_megabyte_of_junk_takes_seconds_of_work_not_hours(data, size):
+def test_a_megabyte_of_junk_takes_less_than_a_second_of_work(data, size):
     text = (data or b"{").decode("latin-1") * (size // max(1, len(data)))
     begin = time.thread_time()  # not the clock on the wall: other processes may be at work
     assert status("7", text) in ("wrong", "no_answer", "correct")
     assert status("7", rf"\boxed{{{text}}}") in ("wrong", "no_answer", "correct")
-    assert time.thread_time() - begin < 30
+    assert time.thread_time() - begin < 1
 
 
 def test_the_verdicts_of_large_batches_keep_their_order():
