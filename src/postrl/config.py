@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from postrl import config_paths as paths
 from postrl.algorithm_file import load_preset
 from postrl.algorithms.presets import PRESETS, Preset
 from postrl.config_checks import check
@@ -18,9 +19,13 @@ from postrl.config_values import as_typed, read_yaml
 from postrl.trl_names import accept_trl_names, convert
 
 
-def setting(default: Any, panel: str, help: str) -> Any:
-    """A dataclass field with the panel it is shown in and its help line."""
-    metadata = {"panel": panel, "help": help}
+def setting(default: Any, panel: str, help: str, path: paths.Kind | None = None) -> Any:
+    """A dataclass field with the panel it is shown in and its help line.
+
+    Args:
+        path: of a setting that may be a path: which part of its value is one (see `postrl.config_paths`).
+    """
+    metadata = {"panel": panel, "help": help, "path": path}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -46,7 +51,12 @@ class GRPOConfig:
     """
 
     # -- model ---------------------------------------------------------------------------------------------------
-    model: str = setting("", MODEL, "Model id on the hub, a local folder, or the packaged demo model smollm2-135m.")
+    model: str = setting(
+        "",
+        MODEL,
+        "Model id on the hub, a local folder, or the packaged demo model smollm2-135m.",
+        path=paths.folder_or_name,
+    )
     revision: str | None = setting(None, MODEL, "Branch, tag or commit of the model on the hub.")
     trust_remote_code: bool = setting(
         False, MODEL, "Run Python code that comes with the model. Only for authors you trust."
@@ -61,7 +71,9 @@ class GRPOConfig:
         MODEL,
         "Attention kernel of the learner, such as sdpa or flash_attention_2; default: transformers' choice.",
     )
-    chat_template: str | None = setting(None, MODEL, "Jinja file that replaces the tokenizer's chat template.")
+    chat_template: str | None = setting(
+        None, MODEL, "Jinja file that replaces the tokenizer's chat template.", path=paths.path_itself
+    )
     lora_rank: int = setting(0, MODEL, "Rank of LoRA adapters; 0 trains all weights.")
     lora_alpha: int | None = setting(None, MODEL, "LoRA scale; default: twice the rank.")
     lora_dropout: float = setting(0.0, MODEL, "Dropout inside LoRA adapters.")
@@ -72,11 +84,13 @@ class GRPOConfig:
         [],
         DATA,
         "arithmetic, gsm8k, humaneval, mbpp, any hub id or a local file; repeatable, with a weight as NAME=0.5.",
+        path=paths.data_or_name,
     )
     dataset_path: list[str] = setting(
         [],
         DATA,
         "Local JSONL, JSON, Parquet or CSV file (or folder of them) with the rows of --dataset; one of several data sets: NAME=PATH, repeatable.",
+        path=paths.path_with_name,
     )
     dataset_config: str | None = setting(None, DATA, "Configuration of the hub data set, such as main.")
     dataset_split: str | None = setting(None, DATA, "Split to train on; default: train.")
@@ -102,6 +116,7 @@ class GRPOConfig:
         REWARD,
         "Built-in name (math, code, arithmetic, format, soft_overlong, cosine, repetition, judge), reward_model:MODEL or "
         "file.py:function; repeatable; default: the data set's own.",
+        path=paths.function,
     )
     reward_weights: list[float] = setting([], REWARD, "Weight of each --reward, in the same order; default: 1 each.")
     reward_timeout: float = setting(
@@ -112,6 +127,7 @@ class GRPOConfig:
         [],
         REWARD,
         "Option of a reward function as NAME.KEY=VALUE, such as soft_overlong.cache=64; repeatable.",
+        path=paths.option,
     )
     reward_workers: int = setting(
         1, REWARD, "Processes of each reward function of yours; built-in ones have a number of their own."
@@ -225,6 +241,7 @@ class GRPOConfig:
         "grpo",
         ALGORITHM,
         "What is computed, with its own defaults: NAME as in `postrl NAME`, or file.py:PRESET (docs/algorithms.md).",
+        path=paths.function,
     )
     beta: float = setting(0.0, ALGORITHM, "Weight of the KL to the initial policy; 0: no reference model is held.")
     kl_placement: Literal["loss", "reward"] = setting(
@@ -318,6 +335,7 @@ class GRPOConfig:
         None,
         CRITIC,
         "Model whose body the critic starts from, with a new head that gives 0: id, folder or packaged name; default: the policy's own.",
+        path=paths.folder_or_name,
     )
     critic_learning_rate: float = setting(1e-5, CRITIC, "Peak learning rate of the critic.")
     critic_warmup_steps: int = setting(
@@ -366,7 +384,7 @@ class GRPOConfig:
     )
 
     # -- run -----------------------------------------------------------------------------------------------------
-    output_dir: str | None = setting(None, RUN, "The run's folder; default: runs/<run name>.")
+    output_dir: str | None = setting(None, RUN, "The run's folder; default: runs/<run name>.", path=paths.path_itself)
     run_name: str | None = setting(None, RUN, "Name of the run; default: model, data set and time.")
     max_steps: int = setting(-1, RUN, "Steps to train; -1: as many as num_train_epochs needs.")
     num_train_epochs: float = setting(1.0, RUN, "Passes over the prompts when max_steps is -1.")
@@ -375,12 +393,16 @@ class GRPOConfig:
     eval_steps: int = setting(
         0, RUN, "Steps between evaluations; 0: only before and after training, and only with an evaluation set."
     )
-    eval_dataset: str | None = setting(None, RUN, "Data set to evaluate on: NAME, NAME:split or a local file.")
+    eval_dataset: str | None = setting(
+        None, RUN, "Data set to evaluate on: NAME, NAME:split or a local file.", path=paths.data_or_name
+    )
     eval_prompts: int = setting(200, RUN, "Most prompts of one evaluation, spread evenly over the rows.")
     logging_steps: int = setting(1, RUN, "Steps between lines on the screen; metrics.jsonl has every step.")
     seed: int = setting(42, RUN, "Seed of data order and sampling.")
     resume: bool = setting(False, RUN, "Continue from the newest checkpoint in output_dir.")
-    replay: str | None = setting(None, RUN, "Train on the stored rollouts of this run folder instead of generating.")
+    replay: str | None = setting(
+        None, RUN, "Train on the stored rollouts of this run folder instead of generating.", path=paths.path_itself
+    )
     report_to: list[str] = setting([], RUN, "Trackers to log to, such as tensorboard, wandb, trackio; repeatable.")
     push_to_hub: str | None = setting(None, RUN, "Hub id to upload the final model to.")
     debug: bool = setting(False, RUN, "Show tracebacks.")

@@ -25,10 +25,9 @@ Rows = Sequence[Row]
 # -- local files -----------------------------------------------------------------------------------------------------
 
 
-def is_file_name(name: str) -> bool:
-    """Whether a --dataset means a local file or folder rather than a hub id."""
-    path = Path(name)
-    return _kind(path) in READERS or path.exists() or name.startswith((".", "/", "~"))
+def is_file_name(name: str, base: Path = Path()) -> bool:
+    """Whether a --dataset means a local file or folder rather than a hub id; relative ones lie in `base`."""
+    return _kind(Path(name)) in READERS or (base / name).exists() or name.startswith((".", "/", "~"))
 
 
 def _kind(file: Path) -> str:

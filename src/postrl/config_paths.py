@@ -1,0 +1,117 @@
+"""Which part of a setting's value is a path: `setting(..., path=KIND)` in `postrl.config` names the kind, once.
+
+    change_paths(f, ["math", "my.py:score"], os.path.abspath)     for the field `reward`: ["math", "/here/my.py:score"]
+
+A kind says of a text what stands before the path, the path, and what stands behind it; None where the text is a name.
+Files are looked for in `base` where only their existence tells a path from a name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+from postrl.algorithms.presets import is_file
+from postrl.data_presets import find_preset
+from postrl.data_sources import is_file_name
+from postrl.learning.packaged import PACKAGED
+from postrl.rewards.builtin import BUILTINS
+
+Part = tuple[str, str, str]
+Kind = Callable[[str, Path], Part | None]
+
+
+def path_itself(text: str, base: Path) -> Part | None:
+    """A file or folder and nothing else."""
+    return ("", text, "") if text else None
+
+
+def folder_or_name(text: str, base: Path) -> Part | None:
+    """A model: a folder, where it is written as one or there is one; else a name of the hub or a packaged one."""
+    if not text or text in PACKAGED:
+        return None
+    written = text.startswith((".", "/", "~")) or text.count("/") > 1
+    return ("", text, "") if written or (base / text).exists() else None
+
+
+def data_or_name(text: str, base: Path) -> Part | None:
+    """A data set, with a weight (FILE=0.5) or a split (FILE:test) behind it."""
+    for path, behind in (_weighed(text), _split(text), (text, "")):
+        if find_preset(path) is None and path and is_file_name(path, base):
+            return "", path, behind
+    return None
+
+
+def path_with_name(text: str, base: Path) -> Part | None:
+    """FILE or NAME=FILE."""
+    name, equals, path = text.partition("=")
+    if not equals or (base / text).exists():
+        return path_itself(text, base)
+    return name + equals, path, ""
+
+
+def function(text: str, base: Path) -> Part | None:
+    """file.py:function; the model of NAME:MODEL; else a name."""
+    place, colon, name = text.rpartition(":")
+    first, _, value = text.partition(":")
+    if value and first in BUILTINS and BUILTINS[first].short:
+        part = folder_or_name(value, base)
+        return part and (f"{first}:", part[1], "")
+    if colon and (is_file(text) or place.endswith(".py") or os.sep in place):
+        return "", place, colon + name
+    return None
+
+
+def option(text: str, base: Path) -> Part | None:
+    """NAME.KEY=VALUE of a built-in reward whose option KEY is a path."""
+    place, equals, value = text.partition("=")
+    name, _, key = place.strip().rpartition(".")
+    kind = OPTIONS.get((name, key)) if equals else None
+    part = kind(value, base) if kind else None
+    return part and (place + equals, part[1], "")
+
+
+OPTIONS: dict[tuple[str, str], Kind] = {
+    ("judge", "rubric"): path_itself,
+    ("reward_model", "chat_template"): path_itself,
+    ("reward_model", "model"): folder_or_name,
+}
+"""Options of built-in rewards that are paths."""
+
+
+def change_paths(
+    f: Field[Any], value: Any, change: Callable[[str], str], base: str | os.PathLike[str] | None = None
+) -> Any:
+    """The value of setting `f` with `change` applied to each path in it; other settings, and names, stay.
+
+    Args:
+        base: the folder in which relative paths lie; default: the working folder.
+    """
+    kind: Kind | None = f.metadata.get("path")
+    if kind is None or value is None:
+        return value
+    if isinstance(value, list | tuple):
+        return [_changed(kind, item, change, Path(base or "")) for item in value]
+    return _changed(kind, value, change, Path(base or ""))
+
+
+def _changed(kind: Kind, value: Any, change: Callable[[str], str], base: Path) -> Any:
+    part = kind(os.fspath(value), base) if isinstance(value, str | os.PathLike) else None
+    return part[0] + change(part[1]) + part[2] if part else value
+
+
+def _weighed(text: str) -> tuple[str, str]:
+    name, equals, number = text.rpartition("=")
+    try:
+        float(number)
+    except ValueError:
+        return "", ""
+    return name, equals + number
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, colon, split = text.rpartition(":")
+    return ("", "") if "/" in split else (name, colon + split)
