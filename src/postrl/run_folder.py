@@ -72,6 +72,7 @@ class RunFolder:
         self.weights = self.path / "weights"
         self.metrics = self.path / "metrics.jsonl"
         self.config = self.path / "config.yaml"
+        self.notes = self.logs / "notes.log"
         self._progress = self.logs / "progress.json"
 
     def check(self, config: GRPOConfig) -> None:
@@ -197,7 +198,7 @@ class RunFolder:
     def note(self, text: str) -> None:
         """A line for the person at the terminal, whoever runs it."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        with open(self.logs / "notes.log", "a", encoding="utf-8") as file:
+        with open(self.notes, "a", encoding="utf-8") as file:
             file.write(text.replace("\n", " ") + "\n")
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -32,7 +32,7 @@ from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig
 from postrl.connections import Connections
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
-from postrl.launch.script import finishing_on_ctrl_c, script_connections
+from postrl.launch.script import finishing_on_ctrl_c, script_connections, telling
 from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
 from postrl.learning.optimizing import UpdateReport
@@ -285,8 +285,9 @@ class GRPOTrainer:
     @contextmanager
     def training(self, resume_from: bool | str | Path | None) -> Iterator[None]:
         """A run that shows its steps and finishes the current one on Ctrl-C; under the launcher it does both."""
-        with self.opened(resume_from), ExitStack() as around:
-            if self.connections is None:
+        by_script = self.connections is None
+        with telling(self.args) if by_script else nullcontext(), self.opened(resume_from), ExitStack() as around:
+            if by_script:
                 around.enter_context(finishing_on_ctrl_c(self.opened_session.folder))
                 around.enter_context(self.reporter.at_terminal())
             yield

@@ -37,7 +37,7 @@ def test_a_finished_run_exits_with_0_and_leaves_no_process(whole):
     assert (whole.code, whole.survivors) == (0, [])
 
 
-def test_results_are_on_stdout_and_nothing_else(whole):
+def test_results_are_on_stdout_and_nothing_else(place, whole):
     lines = [line.rstrip() for line in whole.out.splitlines()]
     assert lines[0] == "tiny after 6 steps"
     assert lines[1].split() == ["before", "after"]
@@ -45,7 +45,7 @@ def test_results_are_on_stdout_and_nothing_else(whole):
     assert re.fullmatch(rf" reward on arithmetic \(evaluation\) +{number} +{number}", lines[2])
     assert re.fullmatch(rf" reward in training \(first step, last three\) +{number} +{number}", lines[3])
     assert lines[4:6] == ["run folder: whole", "next:"]
-    assert all(line.startswith("  postrl grpo --config whole/config.yaml ") for line in lines[6:])
+    assert all(line.startswith(f"  postrl grpo --config {place.folder}/whole/config.yaml ") for line in lines[6:])
     assert len(lines) == 8
 
 
@@ -164,10 +164,14 @@ def test_the_stored_settings_are_the_resolved_ones_and_read_back_to_the_same(run
 
 @pytest.fixture(scope="module")
 def next_runs(place, whole, tmp_path_factory, side_by_side):
-    """The printed commands, each typed in a copy of the folder: [(place, finished)]."""
+    """The printed commands, each for a copy of the folder and typed elsewhere: [(place, finished)]."""
     commands = [line.strip() for line in whole.out.partition("next:\n")[2].splitlines()]
     places = [place.copy(tmp_path_factory.mktemp("next") / "work") for _ in commands]
-    return list(zip(places, side_by_side.map(lambda p, line: p.shell(line), places, commands), strict=True))
+
+    def typed(there, line):
+        return there.shell(f"{line.replace(str(place.folder), str(there.folder))}")
+
+    return list(zip(places, side_by_side.map(typed, places, commands), strict=True))
 
 
 def test_the_first_next_command_trains_on_from_where_the_run_ended(next_runs):

@@ -87,7 +87,7 @@ def test_a_killed_trainer_ends_the_run_with_the_way_to_go_on_and_no_process_is_l
     assert (finished.code, finished.survivors, left) == (1, [], [])
     assert "error: trainer: rank 0 was ended by SIGKILL" in finished.err
     assert "continue from step_" in finished.err
-    assert finished.err.endswith("with: postrl grpo --config stricken/config.yaml --resume\n")
+    assert finished.err.endswith(f"with: postrl grpo --config {place.folder}/stricken/config.yaml --resume\n")
     assert saved
 
 
@@ -134,7 +134,8 @@ def test_a_run_that_lost_its_last_server_saves_and_says_why_it_ends(halved: Any,
     assert (finished.code, finished.survivors) == (1, [])
     assert re.search(r"(?s)error: vLLM server \d ended with exit code 137 .*no other server is left", finished.err)
     assert place.run("halved").checkpoints() == [f"step_{last:06d}"]
-    assert f"continue from step_{last:06d} with: postrl grpo --config halved/config.yaml --resume" in finished.err
+    again = f"postrl grpo --config {place.folder}/halved/config.yaml --resume"
+    assert f"continue from step_{last:06d} with: {again}" in finished.err
 
 
 def test_the_rescued_run_has_trained_every_prompt_of_the_epoch_once(rescued: Finished, place: Workplace) -> None:

@@ -72,10 +72,10 @@ def test_ctrl_c_leaves_no_process(once):
     assert once.survivors == []
 
 
-def test_a_stopped_run_says_how_to_go_on(once, stopped_at):
+def test_a_stopped_run_says_how_to_go_on(place, once, stopped_at):
     assert once.out.startswith(f"tiny after {stopped_at} steps\n")
     assert once.out.endswith(
-        f"next:\n  postrl grpo --config long/config.yaml --resume    # go on from step {stopped_at} of 5000\n"
+        f"next:\n  postrl grpo --config {place.folder}/long/config.yaml --resume    # go on from step {stopped_at} of 5000\n"
     )
 
 
@@ -109,7 +109,7 @@ def test_ctrl_c_twice_stops_in_the_middle_of_the_step_and_leaves_no_process(plac
     assert "Traceback" not in finished.err
 
 
-def test_ctrl_c_twice_says_from_where_the_run_can_go_on(twice):
+def test_ctrl_c_twice_says_from_where_the_run_can_go_on(place, twice):
     assert twice.result().err.endswith(
-        "stopped at once; continue from step_000002 with: postrl grpo --config twice/config.yaml --resume\n"
+        f"stopped at once; continue from step_000002 with: postrl grpo --config {place.folder}/twice/config.yaml --resume\n"
     )

@@ -56,6 +56,21 @@ def test_a_script_shows_its_steps(script):
     assert [line.partition(" · ")[0] for line in lines if line.startswith("step ")] == ["step 1/2", "step 2/2"]
 
 
+def test_a_script_says_where_it_writes_what_it_learned_and_how_it_goes_on(place, script):
+    lines = [line.rstrip() for line in script("plain").err.splitlines()]
+    assert "run folder: by-plain (logs in by-plain/logs)" in lines
+    ended = lines[lines.index("tiny after 2 steps") :]
+    assert ended[1].split() == ["before", "after"]
+    assert ended[2].startswith(" reward in training (first step, last three)")
+    assert ended[3:5] == ["run folder: by-plain", "next:"]
+    assert ended[5].split("    # ")[0] == "  trainer.train(resume_from_checkpoint=True)"
+    assert ended[6].split("    # ")[0] == f"  GRPOTrainer(model='{place.folder}/by-plain/model', ...)"
+
+
+def test_the_output_of_a_script_is_its_own(script):
+    assert script("plain").out == ""
+
+
 def test_the_model_is_saved_where_the_script_says_too(place, script):
     from transformers import AutoModelForCausalLM
 

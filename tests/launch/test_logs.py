@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from postrl.launch.logs import cause, tail
+from postrl.launch.logs import Tail, cause, tail
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'x.py', line 1, in <module>\n"
 # Shortened from real logs of vLLM 0.32.
@@ -102,3 +102,14 @@ def test_of_a_huge_log_only_the_end_is_read(log: Path) -> None:
 def test_a_log_that_is_not_there_has_no_lines(log: Path) -> None:
     assert tail(log) == []
     assert cause(log) is None
+
+
+def test_a_line_is_seen_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "notes.log"
+    new = Tail(path)
+    assert new.new_lines() == []
+    path.write_text("one\ntw")
+    assert new.new_lines() == ["one"]
+    path.write_text("one\ntwo\n")
+    assert new.new_lines() == ["two"]
+    assert new.new_lines() == []

@@ -1,4 +1,4 @@
-"""What the launcher says at the end of a run, and how it follows the run's files."""
+"""What the launcher refuses before anything starts."""
 
 from __future__ import annotations
 
@@ -6,62 +6,7 @@ import pytest
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
-from postrl.launch.run import Tail, check_data, next_commands, summary_rows
-from postrl.run_folder import RunFolder
-
-
-def commands(folder, step, total, **settings):
-    return [command for command, _ in next_commands(GRPOConfig(**settings), RunFolder(folder), step, total)]
-
-
-def test_after_a_run_one_trains_on_or_starts_from_its_model(tmp_path):
-    run = tmp_path / "a"
-    assert commands(run, 6, 6) == [
-        f"postrl grpo --config {run}/config.yaml --resume --max-steps 12",
-        f"postrl grpo --config {run}/config.yaml --model {run}/model --output-dir {run}-2",
-    ]
-
-
-def test_a_new_run_gets_a_folder_that_is_free(tmp_path):
-    (tmp_path / "a-2").mkdir()
-    assert commands(tmp_path / "a", 6, 6)[1].endswith(f" --output-dir {tmp_path}/a-3")
-
-
-def test_a_run_that_was_stopped_goes_on_with_the_same_command(tmp_path):
-    assert commands(tmp_path / "a", 3, 6) == [f"postrl grpo --config {tmp_path}/a/config.yaml --resume"]
-
-
-def test_an_adapter_is_not_offered_as_a_model(tmp_path):
-    assert len(commands(tmp_path / "a", 6, 6, lora_rank=8)) == 1
-
-
-def test_a_folder_with_a_space_can_be_pasted_into_a_shell(tmp_path):
-    assert f"--config '{tmp_path}/my run/config.yaml'" in commands(tmp_path / "my run", 3, 6)[0]
-
-
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-STEPS = [{"step": n, "reward/mean": n / 10, "reward/math/mean": n / 10} for n in range(1, 6)]
-
-
-def test_training_shows_its_first_step_and_the_mean_of_the_last_three():
-    ((label, before, after),) = summary_rows(STEPS)
-    assert label == "reward in training (first step, last three)"
-    assert (before, after) == (0.1, pytest.approx(0.4))
-
-
-def test_evaluation_with_a_built_in_grader_is_an_accuracy():
-    rows = [{"step": 0, "eval/gsm8k/reward": 0.2}, *STEPS]
-    rows[-1] = {**rows[-1], "eval/gsm8k/reward": 0.6}
-    assert summary_rows(rows)[0] == ("accuracy on gsm8k (evaluation)", 0.2, 0.6)
-
-
-def test_evaluation_with_a_reward_of_the_users_is_a_reward():
-    rows = [{"step": 1, "reward/mean": 3.0, "reward/brevity/mean": 3.0, "eval/mine/reward": 3.5}]
-    assert summary_rows(rows)[0] == ("reward on mine (evaluation)", None, 3.5)
-
-
-# -- before anything starts --------------------------------------------------------------------------------------------
+from postrl.launch.run import check_data
 
 
 def test_data_that_something_scores_passes(tmp_path):
@@ -74,17 +19,3 @@ def test_data_that_nothing_scores_is_refused(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1?"}\n')
     with pytest.raises(UsageError, match=r"no reward is given, and .*rows\.jsonl has none of its own"):
         check_data(GRPOConfig(dataset=[f"{tmp_path}/rows.jsonl"]))
-
-
-# -- following files ---------------------------------------------------------------------------------------------------
-
-
-def test_a_line_is_seen_once_and_only_when_it_is_whole(tmp_path):
-    path = tmp_path / "notes.log"
-    tail = Tail(path)
-    assert tail.new_lines() == []
-    path.write_text("one\ntw")
-    assert tail.new_lines() == ["one"]
-    path.write_text("one\ntwo\n")
-    assert tail.new_lines() == ["two"]
-    assert tail.new_lines() == []

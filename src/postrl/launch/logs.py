@@ -1,8 +1,11 @@
-"""Reads what a child process wrote to its log: the last lines, and the cause of its end."""
+"""Reads what processes write to their logs: the new lines, the last ones, and the cause of an end."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
@@ -79,3 +82,46 @@ def _whole_message(lines: list[str], i: int) -> str:
     if len(message) > _LONGEST_CAUSE:
         message = message[:_LONGEST_CAUSE] + " ..."
     return message
+
+
+class Tail:
+    """New whole lines of a growing file, from byte `start` on; `Tail.at_end`: of what comes after what it has now."""
+
+    def __init__(self, path: Path, *, start: int = 0) -> None:
+        self.path, self.offset = path, start
+
+    @classmethod
+    def at_end(cls, path: Path) -> Tail:
+        return cls(path, start=path.stat().st_size if path.exists() else 0)
+
+    def new_lines(self) -> list[str]:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.offset)
+                data = file.read()
+        except OSError:
+            return []
+        whole, newline, _ = data.rpartition(b"\n")
+        self.offset += len(whole + newline)
+        return [line for line in whole.decode(errors="replace").split("\n") if line]
+
+
+@contextlib.contextmanager
+def following(path: Path, show: Callable[[str], None], *, poll: float = 0.1) -> Iterator[None]:
+    """Has a thread `show` each line that comes to a file within the block, the last ones before the block is left."""
+    new, left = Tail.at_end(path), threading.Event()
+
+    def follow() -> None:
+        while not left.wait(poll):
+            for line in new.new_lines():
+                show(line)
+
+    thread = threading.Thread(target=follow, daemon=True, name=f"following {path.name}")
+    thread.start()
+    try:
+        yield
+    finally:
+        left.set()
+        thread.join()
+        for line in new.new_lines():
+            show(line)

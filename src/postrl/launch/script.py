@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from postrl.connections import Connections
 from postrl.console import note
+from postrl.errors import PostrlError
+from postrl.launch.logs import following
 from postrl.launch.model import check_model, local_model
 from postrl.launch.siblings import placement_of, siblings, with_engine
+from postrl.launch.summary import SCRIPT_RESUMES, next_calls, resume_advice, show_summary
 from postrl.learning.hub import check_access
 from postrl.run_folder import RunFolder
 
@@ -30,13 +34,14 @@ def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections
     """
     config = with_engine(config)
     folder = RunFolder(config.output_dir or "")
-    if int(os.environ.get("RANK", "0")) != 0:
+    if not _is_main():
         yield _share(None)
         return
     if given.model is None:
         check_model(config)
     check_access(config.push_to_hub)
     folder.prepare(config)
+    note(f"run folder: {folder.path} (logs in {folder.logs})")
     path = _model_path(config, given, folder)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
     with siblings(
@@ -47,6 +52,40 @@ def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections
         except Exception:
             around.check()  # a sibling that died says more than who lost it
             raise
+
+
+@contextlib.contextmanager
+def telling(config: GRPOConfig) -> Iterator[None]:
+    """Around a script's training: what its processes note while it runs, and in the end what the command line says too.
+    On stderr, once: stdout is the script's own, and of several ranks the first one speaks."""
+    if not _is_main():
+        yield
+        return
+    folder = RunFolder(config.output_dir or "")
+    try:
+        with following(folder.notes, note):
+            yield
+    except KeyboardInterrupt:
+        if _saved(folder):
+            show_summary(config, folder, next_calls, file=sys.stderr)
+        else:
+            note(f"stopped at once; {resume_advice(folder, SCRIPT_RESUMES)}")
+        raise
+    except PostrlError as error:
+        if folder.progress() is not None:
+            error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, SCRIPT_RESUMES)]))
+        raise
+    show_summary(config, folder, next_calls, file=sys.stderr)
+
+
+def _is_main() -> bool:
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _saved(folder: RunFolder) -> bool:
+    """Whether the last finished step has a checkpoint."""
+    step, _ = folder.progress() or (0, 0)
+    return (folder.checkpoints / f"step_{step:06d}").exists()
 
 
 def _peft_config(given: Given) -> Any:

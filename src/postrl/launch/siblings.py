@@ -19,6 +19,7 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.connections import TOKEN, Connections
+from postrl.console import note
 from postrl.errors import ServerError, UsageError
 from postrl.launch.adapters import AdapterPlan, adapter_plan, for_running, without_lora
 from postrl.launch.placement import Placement, divide_cores, place, usable_cores, visible_gpus
@@ -153,6 +154,7 @@ def _start(
     forget_lost(folder.weights)
     pool, starting = None, None
     if connections.owned:
+        note(f"starting vLLM: {len(placement.server_devices)} server(s); logs in {folder.logs}")
         pool = vllm_pool(
             config,
             placement,

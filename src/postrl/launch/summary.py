@@ -1,0 +1,121 @@
+"""What is said when a run has ended, whoever started it: the table of before and after, its folder, what to do next.
+
+The command line and a script's `train()` show the same; only what is typed to go on differs (`next_commands`, `next_calls`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from postrl.config import GRPOConfig
+from postrl.console import table
+from postrl.metrics import read_metrics
+from postrl.rewards.builtin import VERIFIERS
+from postrl.run_folder import RunFolder
+
+NextSteps = Callable[[GRPOConfig, RunFolder, int, int], Iterator[tuple[str, str]]]
+"""(settings, folder, steps done, steps of the run) -> (what to type, what it is for)."""
+
+SCRIPT_RESUMES = "trainer.train(resume_from_checkpoint=True)"
+
+
+def show_summary(
+    config: GRPOConfig, folder: RunFolder, next_steps: NextSteps, *, file: IO[str] | None = None
+) -> tuple[int, int]:
+    """Print how the run has ended on `file` (default: stdout); returns (steps done, steps of the run)."""
+    out = file or sys.stdout
+    step, total = folder.progress() or (0, 0)
+    rows = summary_rows(read_metrics(folder.metrics))
+    table(f"{_model_name(config.model)} after {step} steps", ["", "before", "after"], rows, file=out)
+    out.write(f"run folder: {folder.path}\n")
+    if found := list(next_steps(config, folder, step, total)):
+        out.write("next:\n")
+    for line, purpose in found:
+        out.write(f"  {line}    # {purpose}\n")
+    return step, total
+
+
+def _model_name(model: str) -> str:
+    """A hub id as it is; a folder by its name."""
+    return Path(model).name if Path(model).is_dir() else model
+
+
+def summary_rows(rows: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
+    """Evaluation before and after, and the mean reward of the first and the last three steps."""
+    steps = [row for row in rows if row["step"] > 0 and row.get("reward/mean") is not None]
+    out: list[tuple[str, Any, Any]] = []
+    for key in sorted({key for row in rows for key in row if key.startswith("eval/") and key.endswith("/reward")}):
+        before = next((row.get(key) for row in rows if row["step"] == 0), None)
+        after = [row[key] for row in rows if row["step"] > 0 and row.get(key) is not None]
+        out.append((f"{_kind(rows)} on {key.split('/')[1]} (evaluation)", before, after[-1] if after else None))
+    if steps:
+        last = [row["reward/mean"] for row in steps[-3:]]
+        out.append(("reward in training (first step, last three)", steps[0]["reward/mean"], sum(last) / len(last)))
+    return out
+
+
+def _kind(rows: list[dict[str, Any]]) -> str:
+    """What a mean reward means: the share of right answers where a verifier alone gives it."""
+    names = {match[1] for row in rows for key in row if (match := re.fullmatch(r"reward/([^/]+)/mean", key))}
+    return "accuracy" if len(names) == 1 and names <= {*VERIFIERS} else "reward"
+
+
+# -- what is typed next --------------------------------------------------------------------------------------------------
+
+
+def next_commands(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> Iterator[tuple[str, str]]:
+    """Commands that a user most likely types after this run; they work in any working folder."""
+    if step < total:
+        yield resume_command(folder), f"go on from step {step} of {total}"
+        return
+    if config.replay:
+        return
+    yield f"{resume_command(folder)} --max-steps {2 * total}", "train on"
+    if not config.lora_rank:  # an adapter is no model to start from
+        new = _unused(folder.path.absolute())
+        yield (
+            f"{_with_settings(folder)} --model {_quoted(folder.model)} --output-dir {_quoted(new)}",
+            "a new run from the trained model, such as on another --dataset",
+        )
+
+
+def resume_command(folder: RunFolder) -> str:
+    return f"{_with_settings(folder)} --resume"
+
+
+def next_calls(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> Iterator[tuple[str, str]]:
+    """The same for a script, whose objects no command line can bring."""
+    if step < total:
+        yield SCRIPT_RESUMES, f"in the same script: goes on from step {step} of {total}"
+        return
+    if config.replay:
+        return
+    yield SCRIPT_RESUMES, f"in the same script, with max_steps={2 * total}: trains on"
+    if not config.lora_rank:
+        model = str(folder.model.absolute())
+        yield f"GRPOTrainer(model={model!r}, ...)", "a new run from the trained model, in another output_dir"
+
+
+def resume_advice(folder: RunFolder, how: str) -> str:
+    """What is left of a run that was stopped at once, and `how` it goes on."""
+    saved = sorted(path.name for path in folder.checkpoints.glob("step_*"))
+    return f"continue from {saved[-1]} with: {how}" if saved else "there is no checkpoint yet"
+
+
+def _with_settings(folder: RunFolder) -> str:
+    return f"postrl grpo --config {_quoted(folder.config)}"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path.absolute()))
+
+
+def _unused(path: Path) -> Path:
+    """RUN-2, or the next number that is free."""
+    return next(new for n in itertools.count(2) if not (new := path.with_name(f"{path.name}-{n}")).exists())

@@ -1,0 +1,79 @@
+"""What is said at the end of a run, to the command line and to a script."""
+
+from __future__ import annotations
+
+import pytest
+
+from postrl.config import GRPOConfig
+from postrl.launch.summary import next_calls, next_commands, summary_rows
+from postrl.run_folder import RunFolder
+
+
+def commands(folder, step, total, **settings):
+    return [command for command, _ in next_commands(GRPOConfig(**settings), RunFolder(folder), step, total)]
+
+
+def test_after_a_run_one_trains_on_or_starts_from_its_model(tmp_path):
+    run = tmp_path / "a"
+    assert commands(run, 6, 6) == [
+        f"postrl grpo --config {run}/config.yaml --resume --max-steps 12",
+        f"postrl grpo --config {run}/config.yaml --model {run}/model --output-dir {run}-2",
+    ]
+
+
+def test_a_new_run_gets_a_folder_that_is_free(tmp_path):
+    (tmp_path / "a-2").mkdir()
+    assert commands(tmp_path / "a", 6, 6)[1].endswith(f" --output-dir {tmp_path}/a-3")
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_command(tmp_path):
+    assert commands(tmp_path / "a", 3, 6) == [f"postrl grpo --config {tmp_path}/a/config.yaml --resume"]
+
+
+def test_an_adapter_is_not_offered_as_a_model(tmp_path):
+    assert len(commands(tmp_path / "a", 6, 6, lora_rank=8)) == 1
+
+
+def test_a_folder_with_a_space_can_be_pasted_into_a_shell(tmp_path):
+    assert f"--config '{tmp_path}/my run/config.yaml'" in commands(tmp_path / "my run", 3, 6)[0]
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+STEPS = [{"step": n, "reward/mean": n / 10, "reward/math/mean": n / 10} for n in range(1, 6)]
+
+
+def test_training_shows_its_first_step_and_the_mean_of_the_last_three():
+    ((label, before, after),) = summary_rows(STEPS)
+    assert label == "reward in training (first step, last three)"
+    assert (before, after) == (0.1, pytest.approx(0.4))
+
+
+def test_evaluation_with_a_built_in_grader_is_an_accuracy():
+    rows = [{"step": 0, "eval/gsm8k/reward": 0.2}, *STEPS]
+    rows[-1] = {**rows[-1], "eval/gsm8k/reward": 0.6}
+    assert summary_rows(rows)[0] == ("accuracy on gsm8k (evaluation)", 0.2, 0.6)
+
+
+def test_evaluation_with_a_reward_of_the_users_is_a_reward():
+    rows = [{"step": 1, "reward/mean": 3.0, "reward/brevity/mean": 3.0, "eval/mine/reward": 3.5}]
+    assert summary_rows(rows)[0] == ("reward on mine (evaluation)", None, 3.5)
+
+
+# -- a script ----------------------------------------------------------------------------------------------------------
+
+
+def calls(folder, step, total, **settings):
+    return list(next_calls(GRPOConfig(**settings), RunFolder(folder), step, total))
+
+
+def test_a_script_is_told_calls_because_no_command_line_can_bring_its_objects(tmp_path):
+    (on, _), (new, _) = calls(tmp_path / "a", 6, 6)
+    assert on == "trainer.train(resume_from_checkpoint=True)"
+    assert new == f"GRPOTrainer(model='{tmp_path}/a/model', ...)"
+
+
+def test_a_script_that_was_stopped_goes_on_with_the_same_call(tmp_path):
+    ((call, purpose),) = calls(tmp_path / "a", 3, 6)
+    assert call == "trainer.train(resume_from_checkpoint=True)"
+    assert "step 3 of 6" in purpose
