@@ -1,11 +1,12 @@
 """Where a completion gives its answer, and what a gold says.
 
 In a completion, on what stands after its reasoning, the first of these that is there:
-  1. the last complete `\\boxed{...}`, `\\boxed x` or `\\fbox{...}`. Neighbouring boxes with nothing but separators
-     between them ("\\boxed{6} or \\boxed{7}") are one list. A box that is empty, or opened and never closed when there
-     is no other, is no answer.
+  1. the last complete `\\boxed{...}`, `\\boxed x` or `\\fbox{...}` that its own sentence does not deny; of boxes in each
+     other the outermost. Neighbouring boxes with nothing but separators between them ("\\boxed{6} or \\boxed{7}") are one
+     list. A box that is empty, or opened and never closed when there is no other, is no answer.
   2. what follows the last `####` on its line
-  3. what follows the last "answer is", "answer:" or the heading "final answer", unless it is denied there
+  3. what follows the last "answer is", "answer:" or the heading "final answer", unless its sentence denies it, takes it
+     back or offers another
 Never just the last number in the text. Everything here is linear in the length of the text.
 """
 
@@ -18,6 +19,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from postrl.rewards.math.denials import WINDOW, denied, taken_back_at_once, withdrawn
 from postrl.rewards.text import REASONING, final_part
 
 LONGEST_ANSWER = 1000
@@ -30,6 +32,7 @@ _GROUP = r"\{(?:[^{}]|\{[^{}]{0,200}+\}){0,200}+\}"
 MOST_ANCHORS = 50
 """How many denied or empty ones are passed over."""
 
+_BLANK = re.compile(r"\s*+")
 _NAKED = rf"[-+]?[0-9][0-9.,/]*|[A-Za-z](?![A-Za-z])|\\[dt]?frac\s*[0-9]\s*[0-9]|\\[a-zA-Z]+(?:\s*{_GROUP}){{1,2}}"
 _BOX = r"\\\\?(?:boxed|fbox)"  # models double the backslash at times
 _FIRST_BOX = re.compile(r"\\(?:boxed|fbox)")
@@ -49,18 +52,10 @@ _SEPARATORS = re.compile(
 _ANCHOR = re.compile(  # possessive (`*+`): linear on any text
     r"\b(?:final\s++answer[ \t*_]*+\n[\s*_#]*+|answers?[\s*_]*+(?:is|are|:|=|(?=\$|\\[(\[]))[\s*_:]*+)", re.IGNORECASE
 )
-_CLAUSE_STARTS = re.compile(r"[.!?,;:\n]")
-_DENIED = re.compile(
-    r"\b(?:not|never|doubt|unlikely|whether|false|wrong|incorrect)\b|n[’']t\b"
-    r"|\b(?:if|unless|suppose|assume|assuming)(?:\s+that)?(?:\s+the)?(?:\s+\w+)?\s*$",
-    re.IGNORECASE,
-)
 _REST_ENDS = re.compile(
-    r"\n|[.!](?=\s|$|\*)|,(?=\s+(?!or\b|and\b)[a-z]{2})|\s(?:because|since|so|which|as|where|when)\s", re.IGNORECASE
-)
-_SENTENCE_ENDS = re.compile(r"[.!?](?=\s|$)|\n\s*\n")
-_TAKEN_BACK = re.compile(
-    r"\b(?:wrong|incorrect|false|fails?|not\s+(?:right|correct|true|possible))\b|n[’']t\b", re.IGNORECASE
+    r"\n|[.!](?=\s|$|\*)|,(?=\s+(?!or\b|and\b)[a-z]{2})|\s(?:because|since|so|which|as|where|when|but|although|though|"
+    r"while|rather\s+than|instead\s+of)\s",
+    re.IGNORECASE,
 )
 _FORMULA = re.compile(r"(?:\$\$?|\\\(|\\\[)(?P<inside>.+?)(?:\$\$?|\\\)|\\\])\s*(?P<stop>[.;!]?)\s*", re.DOTALL)
 _ANOTHER = re.compile(r",?\s*(?:(?:or|and|to)\b|[$\\+=*/^-]|[0-9])", re.IGNORECASE)
@@ -79,7 +74,7 @@ def find_answer(
     text = final_part(completion, reasoning)
     if text is None:
         return None
-    boxed = last_boxed(text)
+    boxed = last_boxed(text, unless_denied=True)
     if boxed is not None:
         return _unbold(boxed) or None
     _, hashes, after = text.rpartition("####")
@@ -114,21 +109,57 @@ class _Box(NamedTuple):
     inside_end: int
 
 
-def last_boxed(text: str) -> str | None:
+def last_boxed(text: str, *, unless_denied: bool = False) -> str | None:
     """The content of the last complete box, as a list with those joined to it; "" when boxes were opened and none was
-    closed; None without a box."""
+    closed; None without a box.
+
+    Args:
+        unless_denied: pass over boxes that their own sentence denies; "" when there is no other.
+    """
     boxes, opened = _boxes(text)
     if not boxes:
         return "" if opened else None
-    joined = [boxes[-1]]
-    for box in reversed(boxes[-MOST_JOINED:-1]):
-        if not box.end <= joined[-1].start <= box.end + LONGEST_SEPARATOR:
+    outermost = _outermost(boxes)
+    last = len(boxes) - 1
+    if unless_denied:
+        last = next((i for i in reversed(outermost[-MOST_ANCHORS:]) if not _denies(text, boxes[i])), -1)
+        outermost = outermost[: outermost.index(last) + 1] if last >= 0 else []
+    if not outermost:
+        return ""
+    joined = outermost[-1:]
+    for place in reversed(outermost[-MOST_JOINED:-1]):
+        box, following = boxes[place], boxes[joined[-1]]
+        if following.start > box.end + LONGEST_SEPARATOR or not _SEPARATORS.fullmatch(text, box.end, following.start):
             break
-        if not _SEPARATORS.fullmatch(text, box.end, joined[-1].start):
-            break
-        joined.append(box)
-    contents = [text[box.inside : box.inside_end].strip() for box in reversed(joined)]
+        joined.append(place)
+    contents = [_content(text, boxes, place) for place in reversed(joined)]
     return ", ".join(dict.fromkeys(filter(None, contents))) if contents[-1] else ""
+
+
+def _outermost(boxes: list[_Box]) -> list[int]:
+    """The places of the boxes that stand in no other one."""
+    places: list[int] = []
+    for place, box in enumerate(boxes):
+        if not places or box.start >= boxes[places[-1]].end:
+            places.append(place)
+    return places
+
+
+def _content(text: str, boxes: list[_Box], place: int) -> str:
+    """What a box holds; of a box around nothing but a box, what that one holds."""
+    box = boxes[place]
+    for inner in boxes[place + 1 :]:
+        if _BLANK.match(text, box.inside).end() != inner.start:  # type: ignore[union-attr]
+            break
+        if _BLANK.match(text, inner.end).end() != box.inside_end:  # type: ignore[union-attr]
+            break
+        box = inner
+    return text[box.inside : box.inside_end].strip()
+
+
+def _denies(text: str, box: _Box) -> bool:
+    before, after = text[max(0, box.start - WINDOW) : box.start], text[box.end : box.end + WINDOW]
+    return denied(before) or taken_back_at_once(after)
 
 
 def _boxes(text: str) -> tuple[list[_Box], bool]:
@@ -164,17 +195,16 @@ def _after_anchor(text: str) -> str | None:
     anchors = list(_ANCHOR.finditer(text)) if "answer" in text.lower() else []
     for anchor in reversed(anchors[-MOST_ANCHORS:]):
         rest = text[anchor.end() : anchor.end() + LONGEST_ANSWER]
-        before = text[max(0, anchor.start() - 100) : anchor.start()]
-        if rest.strip(" *_") and not _DENIED.search(_CLAUSE_STARTS.split(before)[-1]):
+        before = text[max(0, anchor.start() - WINDOW) : anchor.start()]
+        if rest.strip(" *_") and not denied(before, supposed=True):
             return _first_answer(rest)
     return None
 
 
 def _first_answer(rest: str) -> str | None:
     """The answer at the start of a text: a formula in its delimiters, else up to the end of the clause. None when its
-    sentence takes it back."""
-    _, _, after = _SENTENCE_ENDS.split(rest, maxsplit=1)[0].partition(" ")  # "The answer is false" is an answer
-    if _TAKEN_BACK.search(after):
+    sentence takes it back or offers another."""
+    if withdrawn(rest):
         return None
     formula = _FORMULA.match(rest)
     if formula and not re.search(r"[.!?]\s", formula["inside"]):
