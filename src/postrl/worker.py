@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import pickle
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ from postrl.config_checks import length_twice, refuse
 from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.dynamic_sampling import informative, unjudged
 from postrl.errors import ServerError, UsageError
-from postrl.rewards.registry import RewardSpec, resolve, with_options
+from postrl.rewards.registry import RewardSpec, resolve, search_path, with_options
 from postrl.rewards.rows import scorable_rows
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
@@ -376,4 +378,13 @@ class Job:
     def dumps(self) -> bytes:
         import cloudpickle
 
-        return bytes(cloudpickle.dumps(self))
+        return bytes(cloudpickle.dumps((search_path(), cloudpickle.dumps(self))))
+
+    @classmethod
+    def loads(cls, content: bytes) -> Job:
+        """What `dumps` wrote, in a process of the same host: it runs code. Modules of the script are looked for last."""
+        search, pickled = pickle.loads(content)
+        sys.path.extend(entry for entry in search if entry not in sys.path)
+        job = pickle.loads(pickled)
+        assert isinstance(job, cls)
+        return job

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 from typing import Any
 
 from postrl.algorithms.presets import register
@@ -29,7 +28,7 @@ def worker_main(run_dir: str) -> int:
     folder = RunFolder(run_dir)
     connections = Connections.from_env()
     content = read_stdin()
-    job: Job = pickle.loads(content) if content else Job()  # from the parent's pipe, never from the network
+    job = Job.loads(content) if content else Job()  # from the parent's pipe, never from the network
     if job.preset is not None:
         register(job.preset)
     config = GRPOConfig.from_yaml(folder.config)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 import threading
 from functools import partial
 
@@ -44,6 +46,59 @@ def test_a_file_can_import_its_neighbours_and_hides_no_module(folder):
     (folder / "sub" / "near.py").write_text("value = 5\n")
     assert load(resolve("sub/json.py:f"))() == 5
     assert json.loads("1") == 1
+
+
+FILE_NAMES = (
+    "my rewards.py",
+    "v1.2.py",
+    "über-größe.py",
+    "数.py",
+    "./rewards.txt",
+    "rewards.v2",
+    "./noending",
+    "class.py",
+)
+
+
+@pytest.mark.parametrize("name", FILE_NAMES)
+def test_a_file_may_be_called_anything(folder, name):
+    source = "from dataclasses import dataclass\nimport pickle\n@dataclass\nclass A:\n  x: int\n"
+    (folder / name).write_text(source + "def f(): return pickle.loads(pickle.dumps(A(5))).x\n", encoding="utf-8")
+    assert load(resolve(f"{name}:f"))() == 5
+
+
+@pytest.mark.parametrize("name", ["math", "types", "random", "json", "torch", "numpy", "pytest", "postrl"])
+def test_a_file_named_like_a_module_stands_beside_it(folder, name):
+    (folder / f"{name}.py").write_text(f"import {name} as theirs\ndef f(): return theirs\n")
+    assert load(resolve(f"{name}.py:f"))() is importlib.import_module(name)
+
+
+def test_the_library_comes_before_what_lies_beside_a_module_and_the_module_before_installed_ones(folder, monkeypatch):
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(folder)])
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    (folder / "this.py").write_text("raise SystemExit('beside it')\n")
+    (folder / "tomli_w.py").write_text("raise SystemExit('beside it')\n")
+    (folder / "httpx.py").write_text("import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()): import this\n"
+        "import tomli_w\ndef f(): return this.__file__, tomli_w.__file__\n")  # fmt: skip
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("httpx", "tomli_w")]:
+        monkeypatch.delitem(sys.modules, name)
+    found = load(resolve("httpx:f"))()
+    monkeypatch.delitem(sys.modules, "httpx")
+    assert not [path for path in found if path.startswith(str(folder))]
+
+
+def test_a_module_of_the_library_is_named_by_its_file(folder):
+    (folder / "math.py").write_text("def score(completions): return []\n")
+    with pytest.raises(UsageError, match="math is a module of Python's own library") as error:
+        resolve("math:score")
+    assert "math.py:score" in error.value.hint
+
+
+def test_a_file_that_imports_from_a_package_is_refused_with_the_way_out(folder):
+    (folder / "r.py").write_text("from .helpers import x\ndef f(completions): return []\n")
+    with pytest.raises(UsageError, match=r"r.py:1 imports from a package") as error:
+        resolve("r.py:f")
+    assert "`from helpers import x`" in error.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,12 @@
 """The command line: one file per command, thin; nothing heavy is imported before it is needed."""
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+from postrl.host.python import leave_working_folder
+
+leave_working_folder()  # what is imported from here on is not the user's
 
 import sys
 from collections.abc import Sequence

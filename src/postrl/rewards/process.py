@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from postrl.errors import RewardError
+from postrl.host.python import python, safe_environment
 from postrl.rewards import frames
 from postrl.rewards.lifetime import kill_group
 from postrl.rewards.registry import RewardSpec
@@ -210,8 +210,7 @@ class WorkerProcess:
 def _spawn(log_path: Path | None) -> Child:
     for_child, requests = os.pipe()
     replies, from_child = os.pipe()
-    # -P: a file in the current folder must not hide a module that the worker itself needs
-    command = [sys.executable, "-P", "-u", "-m", "postrl.rewards.worker"]
+    command = [*python(), "-u", "-m", "postrl.rewards.worker"]
     try:
         with _output(log_path) as output:
             process = subprocess.Popen(
@@ -221,6 +220,7 @@ def _spawn(log_path: Path | None) -> Child:
                 stderr=output,
                 pass_fds=(for_child, from_child),
                 start_new_session=True,
+                env=safe_environment(),
             )
     except OSError:
         os.close(requests)

@@ -18,6 +18,7 @@ import operator
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -81,14 +82,14 @@ def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
         return RewardSpec(name, "builtin", name, options={BUILTINS[name].short: value})
     place, colon, function = spec.rpartition(":")
     if colon and place and function:
-        is_file = place.endswith(".py") or os.sep in place
+        is_file = place.endswith(".py") or os.sep in place or Path(place).is_file()
         return _from_file(spec, place, function) if is_file else _from_module(spec, place, function)
     return _from_name(spec)
 
 
 def load(spec: RewardSpec) -> Callable[..., Any]:
     """Run the code that defines the function and return it. For reward workers: it may do anything."""
-    sys.path[:] = list(dict.fromkeys([*spec.sys_path, *sys.path]))
+    _search(spec)
     if isinstance(spec.payload, bytes):
         import cloudpickle
 
@@ -96,7 +97,7 @@ def load(spec: RewardSpec) -> Callable[..., Any]:
         return function
     target = BUILTINS[spec.payload].target if spec.kind == "builtin" else spec.payload
     place, _, name = target.rpartition(":")
-    module = _run_file(Path(place)) if spec.kind == "file" else importlib.import_module(place)
+    module = _run_file(Path(place)) if spec.kind == "file" else _import(place, spec.sys_path)
     found: Callable[..., Any] = operator.attrgetter(name)(module)
     if not callable(found):
         raise TypeError(f"{target} is a {type(found).__name__}, not a function")
@@ -169,17 +170,48 @@ def parse_option(arg: str) -> tuple[str, str, Any]:
     return name, key, value if scalar else text
 
 
+def _search(spec: RewardSpec) -> None:
+    """Let this process find what the function refers to. Python's own library comes first in any case; the modules of a
+    script then come in the script's order, those beside a named module last."""
+    library = [entry for entry in sys.path if entry in _LIBRARY]
+    installed = [entry for entry in sys.path if entry not in _LIBRARY]
+    user = [entry for entry in spec.sys_path if entry not in library]
+    order = [*library, *user, *installed] if spec.kind == "pickle" else [*library, *installed, *user]
+    sys.path[:] = list(dict.fromkeys(order))
+
+
+_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+_LIBRARY |= {os.path.join(folder, "lib-dynload") for folder in _LIBRARY}
+
+
 def _run_file(path: Path) -> Any:
-    """Import a file by its path. Its folder joins the end of the search path, so that it can import its neighbours
-    and cannot hide an installed package."""
-    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
-    module_spec = importlib.util.spec_from_file_location(f"reward_{path.stem}" if taken else path.stem, path)
-    assert module_spec is not None and module_spec.loader is not None
+    """Import a file by its path, whatever it is called. Its folder joins the end of the search path, so that it can import
+    its neighbours and cannot hide an installed package."""
+    name = path.stem if _is_free(path.stem) else re.sub(r"\W", "_", f"reward_{path.stem}")
+    loader = importlib.machinery.SourceFileLoader(name, str(path))
+    module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert module_spec is not None
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module
+    sys.modules[name] = module
     sys.path.append(str(path.parent))
-    module_spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module
+
+
+def _is_free(name: str) -> bool:
+    """Whether a module may be called so, and none is: loaded, of Python's library or installed."""
+    taken = name in sys.modules or name in sys.stdlib_module_names
+    return name.isidentifier() and not taken and _find_installed(name) is None
+
+
+def _import(name: str, search: Sequence[str]) -> Any:
+    """Import a module from where `resolve` has found it: in `search`, whose order need not be this process's."""
+    top = name.partition(".")[0]
+    found = importlib.machinery.PathFinder.find_spec(top, list(search))
+    if top not in sys.modules and found is not None and found.loader is not None:
+        sys.modules[top] = module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+    return importlib.import_module(name)
 
 
 # -- one finder per form -----------------------------------------------------------------------------------------------
@@ -202,12 +234,17 @@ def _from_file(spec: str, place: str, function: str) -> RewardSpec:
     path = Path(place).expanduser().absolute()
     if not path.is_file():
         raise UsageError(f"reward {spec}: there is no file {path}", hint="paths start from the current folder")
-    _check_defines(spec, path, function)
+    _check_defines(spec, path, function, alone=True)
     return RewardSpec(function, "file", f"{path}:{function}")
 
 
 def _from_module(spec: str, place: str, function: str) -> RewardSpec:
-    search = (os.getcwd(), *_search_path())  # as `python -m` would
+    if (top := place.partition(".")[0]) in sys.stdlib_module_names and Path(f"{top}.py").is_file():
+        raise UsageError(
+            f"reward {spec}: {top} is a module of Python's own library, which {top}.py in the current folder cannot replace",
+            hint=f"give the file: {top}.py:{function}",
+        )
+    search = (os.getcwd(), *search_path())  # as `python -m` would
     found = _find_module(place, search)
     if found is None:
         raise UsageError(
@@ -234,7 +271,7 @@ def _from_callable(function: Callable[..., Any]) -> RewardSpec:
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     origin = code.co_filename if code is not None else ""
     try:
-        return RewardSpec(name, "pickle", cloudpickle.dumps(function), _search_path(), origin)
+        return RewardSpec(name, "pickle", cloudpickle.dumps(function), search_path(), origin)
     except Exception as error:
         raise UsageError(
             f"reward function {name} cannot be sent to its worker process: {error}",
@@ -266,7 +303,7 @@ def _unwrapped(function: Any) -> Any:
     return function
 
 
-def _search_path() -> tuple[str, ...]:
+def search_path() -> tuple[str, ...]:
     """This process's own search path, for a worker that may run elsewhere."""
     return tuple(os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or "."))
 
@@ -291,8 +328,8 @@ def _find_installed(top: str) -> importlib.machinery.ModuleSpec | None:
         return None
 
 
-def _check_defines(spec: str, path: Path, function: str) -> None:
-    """The file compiles and binds the name at its top level."""
+def _check_defines(spec: str, path: Path, function: str, *, alone: bool = False) -> None:
+    """The file compiles and binds the name at its top level; one that is loaded alone imports nothing from a package."""
     import ast
     import symtable
 
@@ -309,7 +346,16 @@ def _check_defines(spec: str, path: Path, function: str) -> None:
         ) from error
     table = symtable.symtable(text, str(path), "exec")
     bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.parse(text).body)
+    body = ast.parse(text).body
+    star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in body)
+    relative = next((node for node in body if isinstance(node, ast.ImportFrom) and node.level), None)
+    if alone and relative is not None:
+        raise UsageError(
+            f"reward {spec}: {path}:{relative.lineno} imports from a package (`{ast.unparse(relative)}`), and a file is loaded "
+            "alone",
+            hint=f"write `{ast.unparse(relative).replace('from .', 'from ', 1)}` for a file beside it, or give "
+            "package.module:function",
+        )
     if function.split(".")[0] not in bound and not star:
         defined = {child.get_name() for child in table.get_children() if child.get_type() == "function"}
         functions = sorted(name for name in defined if name != "lambda" and not name.startswith("_"))

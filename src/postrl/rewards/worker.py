@@ -27,6 +27,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from postrl.errors import PostrlError, UsageError
+from postrl.host.python import as_the_user_gave_it
 from postrl.rewards import frames, registry
 from postrl.rewards.lifetime import die_with_parent, guard_group, kill_group
 from postrl.rewards.log import Log
@@ -46,6 +47,7 @@ def main() -> None:
     requests_fd, replies_fd, parent = (int(argument) for argument in sys.argv[1:4])
     die_with_parent(parent)
     guard_group()
+    as_the_user_gave_it(os.environ)
     for fd in (requests_fd, replies_fd):
         os.set_inheritable(fd, False)
     for stream in (sys.stdout, sys.stderr):

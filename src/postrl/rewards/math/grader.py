@@ -14,12 +14,12 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from postrl.host.python import python, safe_environment
 from postrl.rewards import frames
 from postrl.rewards.lifetime import kill_group
 
@@ -82,9 +82,14 @@ class Grader:
         for_zygote, self._requests = os.pipe()
         self._replies, from_zygote = os.pipe()
         os.set_blocking(self._requests, False)
-        command = [sys.executable, "-P", "-m", "postrl.rewards.math.zygote"]
+        command = [*python(), "-m", "postrl.rewards.math.zygote"]
         # SYMPY_GROUND_TYPES: with gmpy2 a kill and an alarm would behave otherwise, and memory limits abort
-        environment = {**os.environ, "SYMPY_GROUND_TYPES": "python", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+        environment = {
+            **safe_environment(),
+            "SYMPY_GROUND_TYPES": "python",
+            "PYTHONHASHSEED": "0",
+            "PYTHONWARNINGS": "ignore",
+        }
         try:
             self._process = subprocess.Popen(
                 [*command, str(for_zygote), str(from_zygote), str(os.getpid()), str(self.seconds)],
