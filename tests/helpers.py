@@ -94,3 +94,23 @@ def tiny_model_dir(path: str | Path, *, tie: bool = True, seed: int = 0, layers:
     tiny_model(tie=tie, seed=seed, layers=layers).save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
     return path
+
+
+def base_model_dir(path: str | Path, *, seed: int = 0) -> Path:
+    """A base model with a chat template, saved as one folder; returns it: by its settings `<|endoftext|>` ends a text, and
+    `<|im_end|>`, which ends turns in its template, ends nothing. It writes that one often."""
+    import torch
+
+    path = Path(path)
+    tokenizer, model = tiny_tokenizer(), tiny_model(tie=False, seed=seed)
+    end, text = tokenizer.eos_token_id, "<|im_start|>assistant\n" + "".join(map(chr, range(32, 127)))
+    with torch.no_grad():  # its logit is about 3.5, against 6 of all others together
+        hidden = model.model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        model.lm_head.weight[end] = 3.5 * hidden / hidden.square().sum()
+    tokenizer.eos_token = PAD
+    tokenizer.add_special_tokens({"additional_special_tokens": [TURN_START, TURN_END]})
+    for settings in (model.config, model.generation_config):
+        settings.eos_token_id = tokenizer.pad_token_id
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers import tiny_model_dir
+from helpers import TURN_END, base_model_dir, tiny_model_dir, tiny_tokenizer
 from learning.batches import make_groups
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.errors import UsageError
 from postrl.metrics import read_metrics
-from postrl.rollout.store import write_rollouts
+from postrl.rollout.store import read_rollouts, write_rollouts
 from postrl.session import resolve_algorithm
 
 
@@ -57,3 +58,57 @@ def test_a_reference_under_a_scripts_adapter_cannot_follow(tmp_path):
     adapter = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
     with pytest.raises(UsageError, match="sync_ref_model is on, and the reference of a model with an adapter"):
         GRPOTrainer(model=str(tmp_path / "tiny"), args=config, peft_config=adapter).train()
+
+
+def token_sums(completion_ids, **columns):
+    """A reward that differs between random completions."""
+    return [float(sum(ids) % 7) for ids in completion_ids]
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory) -> Path:
+    """A run of a base model with a chat template, on conversations and plain text."""
+    folder = tmp_path_factory.mktemp("turns")
+    rows = [
+        {"prompt": [{"role": "user", "content": f"What is {i} + 2?"}] if i % 2 else f"{i} + 2 is"} for i in range(8)
+    ]
+    config = GRPOConfig(
+        output_dir=str(folder / "run"), engine="transformers", max_steps=2, prompts_per_step=8, num_generations=4,
+        max_completion_length=24, learning_rate=1e-3, shuffle=False, seed=1,
+    )  # fmt: skip
+    with closing(
+        GRPOTrainer(
+            model=str(base_model_dir(folder / "base")), reward_funcs=token_sums, args=config, train_dataset=rows,
+            eval_dataset=rows,
+        )
+    ) as trainer:  # fmt: skip
+        trainer.train()
+    return folder / "run"
+
+
+def ends_of(run: Path, name: str, *, conversations: bool) -> list[tuple[int, int, str]]:
+    """(place of the first end of a turn or -1, tokens, finish reason) of each stored completion."""
+    end = tiny_tokenizer().convert_tokens_to_ids(TURN_END)
+    groups = [group for file in sorted((run / "rollouts").glob(f"{name}_*.parquet")) for group in read_rollouts(file)]
+    rollouts = [r for group in groups if (group.messages is not None) == conversations for r in group.rollouts]
+    return [
+        (r.completion_ids.index(end) if end in r.completion_ids else -1, len(r.completion_ids), r.finish_reason)
+        for r in rollouts
+    ]
+
+
+@pytest.mark.parametrize("name", ["step", "eval"])
+def test_no_completion_of_a_conversation_goes_on_after_its_turn(turns, name):
+    found = ends_of(turns, name, conversations=True)
+    assert all(place in (-1, length - 1) for place, length, _ in found)
+    assert {reason for place, _, reason in found if place >= 0} == {"stop"}
+    plain = ends_of(turns, name, conversations=False)
+    assert any(-1 < place < length - 1 for place, length, _ in plain), "plain text ends by the eos settings alone"
+
+
+def test_what_ends_a_turn_is_said_once_and_saved_with_the_model(turns):
+    notes = (turns / "logs" / "notes.log").read_text()
+    assert notes.count("completions of conversations end at <|im_end|>: the chat template") == 1
+    eos, end = tiny_tokenizer().convert_tokens_to_ids(["<|endoftext|>", TURN_END])
+    generation = json.loads((turns / "model" / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [eos, end]

@@ -423,6 +423,7 @@ def test_a_data_set_brings_its_own_reward_and_its_size_is_noted(tmp_path):
         TOKENIZER,
         Scripted(abc),
         folder,
+        stop_token_ids=[TOKENIZER.eos_token_id],
     )
     worker.close()
     assert worker.rewards.names == ("arithmetic",)

@@ -204,7 +204,11 @@ class GRPOConfig:
         "Nucleus sampling of training rollouts: only the likeliest tokens that make up this share; 1: off.",
     )
     top_k: int = setting(0, ROLLOUT, "Only the K likeliest tokens in training rollouts; 0: off.")
-    stop: list[str] = setting([], ROLLOUT, "Text that ends a completion; repeatable.")
+    stop: list[str] = setting(
+        [],
+        ROLLOUT,
+        "Text that ends a completion, beside eos tokens and, in conversations, the end of the turn; repeatable.",
+    )
 
     # -- asynchronous mode -----------------------------------------------------------------------------------------
     max_staleness: int = setting(

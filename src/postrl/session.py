@@ -23,6 +23,7 @@ from postrl.learning.critic import Critic, critic_body
 from postrl.learning.learner import Learner
 from postrl.learning.loading import (
     compute_dtype,
+    end_turns,
     load_model,
     load_tokenizer,
     starts_at_zero,
@@ -136,6 +137,7 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         source = _source(config, connections, tokenizer, folder, given, sampler) if ranks.is_main else None
         if source is not None:
             stack.callback(source.close)
+            end_turns(model, stop_ids, source.turn_tokens)
         steps, has_evaluation, rewards = _agree(config, ranks, source)
         learner = _learner(config, ranks, algorithm, model, tokenizer, given.peft_config, steps)
         if learner.critic is not None and steps <= config.critic_warmup_steps and ranks.is_main:
@@ -204,7 +206,9 @@ def _source(
     if connections.worker:
         return RemoteSource(connections.worker, config)
     assert sampler is not None
-    worker, train = build_worker(RolloutWorker, config, tokenizer, sampler, folder, job=given.job)
+    worker, train = build_worker(
+        RolloutWorker, config, tokenizer, sampler, folder, job=given.job, stop_token_ids=sampler.stop_ids
+    )
     return LocalSource(worker, len(train.prompts))
 
 

@@ -40,6 +40,8 @@ class Source(Protocol):
     rewards: list[str] | None
     """Names of the run's reward functions, in their order; None: not known."""
     has_evaluation: bool
+    turn_tokens: Sequence[int]
+    """Tokens that end the completions of conversations, beside the eos tokens."""
 
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
         """The scored groups of step `step`, sampled from weights of `version`."""
@@ -68,6 +70,7 @@ class LocalSource:
         self.num_prompts = num_prompts
         self.rewards: list[str] | None = list(worker.rewards.names)
         self.has_evaluation = worker.evaluation is not None
+        self.turn_tokens: Sequence[int] = worker.turn.tokens
         run_to_end(worker.rewards.start())
 
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
@@ -121,6 +124,7 @@ class RemoteSource:
         self.num_prompts = int(data["num_prompts"])
         self.rewards: list[str] | None = list(data["rewards"])
         self.has_evaluation = bool(data["has_evaluation"])
+        self.turn_tokens: Sequence[int] = data["turn_tokens"]
 
     def _connect(self) -> dict[str, Any]:
         self.channel: Channel = connect(self.address, timeout=START_TIMEOUT)
@@ -210,6 +214,7 @@ class ReplaySource:
     """The stored rollouts of an earlier run, step by step, rewards and all: nothing is generated."""
 
     has_evaluation = False
+    turn_tokens: Sequence[int] = ()
 
     def __init__(self, run: str | Path, config: GRPOConfig) -> None:
         self.run = Path(run)

@@ -23,9 +23,10 @@ from postrl.errors import RolloutError, WeightsLost
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.buffer import Buffer, Entry
 from postrl.rollout.sampler import ServerSampler
+from postrl.rollout.turn_end import TurnEnd
 from postrl.types import Group, greedy_groups
 from postrl.waiting import SPEAK_AFTER
-from postrl.worker import Metrics, RolloutWorker, mark_dropped, new_group
+from postrl.worker import NO_TURN, Metrics, RolloutWorker, mark_dropped, new_group
 
 MAX_FAILURES = 3
 """Times a group may fail to give completions before its prompt is left out."""
@@ -50,11 +51,13 @@ class StreamingWorker(RolloutWorker):
         rewards: RewardRunner,
         tokenizer: Any,
         note: Callable[[str], None] = lambda text: None,
+        turn: TurnEnd = NO_TURN,
     ) -> None:
         self.sampler: ServerSampler
         super().__init__(
-            config, train=train, evaluate=evaluate, sampler=sampler, rewards=rewards, tokenizer=tokenizer, note=note
-        )
+            config, train=train, evaluate=evaluate, sampler=sampler, rewards=rewards, tokenizer=tokenizer, note=note,
+            turn=turn,
+        )  # fmt: skip
         self.buffer = Buffer(config.prompts_per_step, config.max_staleness, config.rollout_queue_size)
         self.planned = planned_steps(config, len(train.prompts)) * config.prompts_per_step
         """Groups of the whole run: no prompt is drawn that no step will train on."""

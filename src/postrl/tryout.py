@@ -238,6 +238,7 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
     from postrl.learning.loading import load_model, load_tokenizer, stop_token_ids
     from postrl.rollout.embedded import EmbeddedSampler
     from postrl.rollout.sampler import Request, Sampling, derive_seed
+    from postrl.rollout.turn_end import turn_end
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(config, path)
@@ -246,9 +247,12 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
     stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
     sampler = EmbeddedSampler(model, tokenizer, stop_token_ids=stop_ids, version=lambda: 0)
     sampling = Sampling(config.temperature, config.max_completion_length, tuple(config.stop))
+    turn = turn_end(tokenizer, found.prompts)
     prompts = found.prompts[:most]
     requests = [
-        Request(prompt.token_ids, derive_seed(config.seed, number, prompt.prompt_id, i), sampling)
+        Request(
+            prompt.token_ids, derive_seed(config.seed, number, prompt.prompt_id, i), turn.sampling(sampling, prompt)
+        )
         for number, prompt in enumerate(prompts)
         for i in range(per_prompt)
     ]
@@ -258,6 +262,6 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
     trials = []
     for number, prompt in enumerate(prompts):
         mine = ids[number * per_prompt : (number + 1) * per_prompt]
-        texts = [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in mine]
+        texts = [turn.said(tokenizer, tokens, prompt) for tokens in mine]
         trials.append(Trial(as_group(prompt, number, texts, mine), ["sampled"] * len(mine)))
     return found, trials

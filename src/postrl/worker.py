@@ -30,12 +30,14 @@ from postrl.rewards.registry import RewardSpec, resolve, search_path, with_optio
 from postrl.rewards.rows import scorable_rows
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
+from postrl.rollout.turn_end import TurnEnd, turn_end
 from postrl.run_folder import RunFolder
 from postrl.types import GREEDY, Group, Prompt, Rollout, greedy_groups
 
 Metrics = dict[str, Any]
 MAX_MISSING_LOGPS = 0.01
 """Share of tokens without a sampler log-prob above which a batch is refused."""
+NO_TURN = TurnEnd()
 
 
 class RolloutWorker:
@@ -47,6 +49,7 @@ class RolloutWorker:
         rewards: what scores them.
         tokenizer: decodes completions.
         note: writes a line for the person at the terminal.
+        turn: what ends completions of conversations, beside what ends all.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class RolloutWorker:
         rewards: RewardRunner,
         tokenizer: Any,
         note: Callable[[str], None] = lambda text: None,
+        turn: TurnEnd = NO_TURN,
     ) -> None:
+        self.turn = turn
         self.config, self.sampler, self.rewards, self.tokenizer, self.note = config, sampler, rewards, tokenizer, note
         self.stream = PromptStream(train.prompts, seed=config.seed, shuffle=config.shuffle, weights=train.weights)
         self.prompts = {prompt.prompt_id: prompt for prompt in train.prompts}
@@ -189,7 +194,7 @@ class RolloutWorker:
         self, group: Group, prompt: Prompt, place: int, sampling: Sampling, version: int, attempt: int = 0
     ) -> Request:
         seed = derive_seed(self.config.seed, group.group_id, prompt.prompt_id, place, attempt)
-        return Request(prompt.token_ids, seed, sampling, version)
+        return Request(prompt.token_ids, seed, self.turn.sampling(sampling, prompt), version)
 
     async def _score(self, group: Group) -> None:
         group.rollouts.sort(key=lambda rollout: rollout.sample_index)
@@ -206,7 +211,7 @@ class RolloutWorker:
             logps=sampled.logps,
             version_spans=sampled.version_spans,
             finish_reason=sampled.finish_reason,
-            completion=self.tokenizer.decode(sampled.completion_ids, skip_special_tokens=True),
+            completion=self.turn.said(self.tokenizer, sampled.completion_ids, prompt),
             dropped="greedy" if greedy else None,
             support=sampled.support,
         )
@@ -311,9 +316,19 @@ W = TypeVar("W", bound=RolloutWorker)
 
 
 def build_worker(
-    kind: type[W], config: GRPOConfig, tokenizer: Any, sampler: Any, folder: RunFolder, *, job: Job | None = None
+    kind: type[W],
+    config: GRPOConfig,
+    tokenizer: Any,
+    sampler: Any,
+    folder: RunFolder,
+    *,
+    job: Job | None = None,
+    stop_token_ids: Sequence[int] = (),
 ) -> tuple[W, PromptSet]:
     """Load the data, resolve the rewards and put the worker together; what was left out of the data is noted.
+
+    Args:
+        stop_token_ids: the eos tokens, with which `sampler` ends every completion.
 
     Raises:
         DataError, UsageError: the data set or a reward cannot be used.
@@ -337,6 +352,12 @@ def build_worker(
         from postrl.rewards.code.sandbox import choose
 
         folder.note(f"model-written code runs in the sandbox {choose(config.sandbox).about}")
+    prompts_of_all = [prompt for prompts in sets for prompt in prompts.prompts]
+    turn = turn_end(tokenizer, prompts_of_all)
+    if not any(map(turn.covers, prompts_of_all)):
+        turn = NO_TURN
+    elif said := turn.note(tokenizer, stop_token_ids):
+        folder.note(said)
     rewards = RewardRunner.for_run(specs, config, log_path=folder.logs / "rewards.log")
     worker = kind(
         config,
@@ -346,6 +367,7 @@ def build_worker(
         rewards=rewards,
         tokenizer=tokenizer,
         note=folder.note,
+        turn=turn,
     )
     return worker, train
 

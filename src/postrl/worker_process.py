@@ -34,16 +34,17 @@ def worker_main(run_dir: str) -> int:
     config = GRPOConfig.from_yaml(folder.config)
     path = connections.model_path or config.model
     tokenizer = job.tokenizer or load_tokenizer(config, path)
+    stop_ids = stop_tokens_of(config, path, tokenizer)
     sampler = VLLMSampler(
         run_servers(connections, folder.weights),
-        stop_token_ids=stop_tokens_of(config, path, tokenizer),
+        stop_token_ids=stop_ids,
         request_timeout=config.request_timeout,
         patience=config.request_timeout + config.server_start_timeout,
         salted=config.in_flight == "keep_kv",
         resynced=connections.backend != "nccl" or bool(connections.adapter_rank),
         adapters=connections.adapter_rank > 0,
     )
-    worker, train = build_worker(StreamingWorker, config, tokenizer, sampler, folder, job=job)
+    worker, train = build_worker(StreamingWorker, config, tokenizer, sampler, folder, job=job, stop_token_ids=stop_ids)
     try:
         asyncio.run(serve(worker, len(train.prompts), connections.worker or ""))
     finally:
@@ -115,6 +116,7 @@ async def _answer(worker: StreamingWorker, num_prompts: int, kind: str, data: di
                     "num_prompts": num_prompts,
                     "has_evaluation": worker.evaluation is not None,
                     "rewards": list(worker.rewards.names),
+                    "turn_tokens": list(worker.turn.tokens),
                 },
             )
         raise ProtocolError(f"the learner asked for {kind!r}, which this rollout worker does not know")

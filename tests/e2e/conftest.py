@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from e2e.runs import REWARDED, Finished, Workplace
-from helpers import tiny_model_dir
+from helpers import base_model_dir, tiny_model_dir
 
 REWARDS = """
 import os, time
@@ -43,6 +43,7 @@ def place(tmp_path_factory) -> Workplace:
     """The workplace. Its home holds a hostile accelerate configuration; every run here is in spite of it."""
     folder, home = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("home")
     tiny_model_dir(folder / "tiny")
+    base_model_dir(folder / "base")
     (folder / "rewards.py").write_text(REWARDS)
     config = home / ".cache" / "huggingface" / "accelerate" / "default_config.yaml"
     config.parent.mkdir(parents=True)

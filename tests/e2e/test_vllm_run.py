@@ -9,6 +9,8 @@ import psutil
 import pytest
 
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Finished, Workplace, wait_for
+from helpers import TURN_END, tiny_tokenizer
+from postrl.rollout.store import read_rollouts
 from postrl.weights.disk import shared_folder
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
@@ -20,10 +22,11 @@ STEPS += ("--max-completion-length", "8", "--reward", "rewards.py:letters", "--l
 
 @pytest.fixture(scope="module")
 def trained(place: Workplace) -> Finished:
-    """Three steps on a real server, in the folder `served`."""
+    """Three steps of a base model with a chat template on a real server, in the folder `served`."""
     return place.start(
-        "grpo", "--model", "tiny", *STEPS, *SMALL_SERVER, "--max-steps", "3", "--output-dir", "served", **SERVER_ENV
-    ).wait(900)
+        "grpo", "--model", "base", *STEPS, *SMALL_SERVER, "--max-steps", "3", "--output-dir", "served",
+        "--eval-dataset", "arithmetic:eval", "--eval-prompts", "8", **SERVER_ENV,
+    ).wait(900)  # fmt: skip
 
 
 def test_a_run_on_a_real_server_ends_well_and_leaves_no_process(trained: Finished) -> None:
@@ -38,8 +41,20 @@ def test_every_token_was_sampled_from_the_weights_of_its_step(trained: Finished,
         assert spans == [{"version": row["step"] - 1, "start": 0, "end": len(row["completion_ids"])}]
 
 
+def test_no_completion_goes_on_after_its_turn(trained: Finished, place: Workplace) -> None:
+    folder = place.run("served").path / "rollouts"
+    end = tiny_tokenizer().convert_tokens_to_ids(TURN_END)
+    found = [
+        r for file in folder.glob("*.parquet") for group in read_rollouts(file) for r in group.rollouts
+        if end in r.completion_ids
+    ]  # fmt: skip
+    assert {rollout.finish_reason for rollout in found} == {"stop"}
+    assert all(rollout.completion_ids.index(end) == len(rollout.completion_ids) - 1 for rollout in found)
+    assert trained.err.count("completions of conversations end at <|im_end|>: the chat template") == 1
+
+
 def test_server_and_learner_agree_on_the_log_probs_of_every_version(trained: Finished, place: Workplace) -> None:
-    rows = place.run("served").metrics()
+    rows = [row for row in place.run("served").metrics() if row["step"] > 0]
     assert [row["weights/version"] for row in rows] == [0.0, 1.0, 2.0]
     assert all(row["mismatch/max_abs"] < 1e-3 for row in rows)
     assert all(row["policy/grad_norm"] > 0 for row in rows)

@@ -26,6 +26,8 @@ HELP = """Run a vLLM server that `postrl grpo --vllm-server-url` can use. Takes 
   postrl serve --model smollm2-135m --output-dir runs/mine --vllm-arg port=8000
   postrl grpo  --model smollm2-135m --output-dir runs/mine --dataset arithmetic --vllm-server-url http://127.0.0.1:8000
 
+Requests of a run carry what ends its completions: eos tokens, the end of the turn, --stop.
+
 With --reward-model it serves that model instead, for the reward reward_model:
 
 \b

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +160,13 @@ def stop_tokens_of(config: GRPOConfig, path: str, tokenizer: Any) -> list[int]:
     except OSError:  # a model need not have one
         generation = None
     return stop_token_ids(model_config, generation, tokenizer)
+
+
+def end_turns(model: Any, eos: Sequence[int], turn_tokens: Sequence[int]) -> None:
+    """Let what the model is saved with end its completions where those of its training ended."""
+    generation = getattr(model, "generation_config", None)
+    if generation is not None and (new := [token for token in turn_tokens if token not in eos]):
+        generation.eos_token_id = [*eos, *new]
 
 
 def check_model_path(name: str, flag: str = "--model") -> None:

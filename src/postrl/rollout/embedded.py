@@ -29,7 +29,7 @@ class EmbeddedSampler:
     Args:
         model: the causal language model (or peft model) to sample from; switched to eval mode while sampling.
         tokenizer: decodes, for stop texts.
-        stop_token_ids: tokens that end a completion.
+        stop_token_ids: tokens that end a completion, beside those of its request.
         version: gives the weight version that `model` holds now.
     """
 
@@ -176,7 +176,8 @@ class _Decoding:
         """Whether a completion ends with this token."""
         completion, sampling = self.completions[row], self.requests[row].sampling
         completion.append(token)
-        self.stopped[row] = token in self.stop_ids or self._has_stop_text(completion, sampling.stop)
+        ends = token in self.stop_ids or token in sampling.stop_token_ids
+        self.stopped[row] = ends or self._has_stop_text(completion, sampling.stop)
         return self.stopped[row] or len(completion) >= sampling.max_tokens
 
     def _has_stop_text(self, completion: list[int], stop: Sequence[str]) -> bool:

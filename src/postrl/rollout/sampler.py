@@ -26,6 +26,8 @@ class Sampling:
     """Of the tokens that top_k leaves, only the likeliest, as few as make up this share of their probability; 1: all."""
     top_k: int = 0
     """Only the likeliest tokens, this many; 0: all."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a completion, beside those that end all completions of the sampler."""
 
     @property
     def whole(self) -> bool:

@@ -40,7 +40,7 @@ class VLLMSampler:
     keep their log-probs and versions.
 
     Args:
-        stop_token_ids: tokens that end a completion, beside the model's own.
+        stop_token_ids: tokens that end a completion, beside the model's own and those of its request.
         request_timeout: seconds one try of a completion may take.
         patience: seconds a completion may go without a new token (server down, restarted, or at other weights).
         resynced: restarted servers get the weights back by themselves; else (NCCL) only by the next push, and they are asked
@@ -185,7 +185,7 @@ class VLLMSampler:
             temperature=request.sampling.temperature,
             max_tokens=request.sampling.max_tokens - n,
             stop=list(request.sampling.stop) or None,
-            stop_token_ids=self.stop_token_ids or None,
+            stop_token_ids=sorted({*self.stop_token_ids, *request.sampling.stop_token_ids}) or None,
             timeout=self.request_timeout,
             cache_salt=f"{self._salt}-{self._releases}" if self.salted else None,
             model=adapter_name(version) if self.adapters else None,

@@ -1,0 +1,226 @@
+"""What ends the policy's turn in a conversation, read off what the chat template writes behind an assistant message.
+
+Settings of eos tokens do not tell: those of a base model name the end of a text, and its template ends turns with a token
+of its own. A policy that ends its turn there and is made to go on invents the next turns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from postrl.rollout.sampler import Sampling
+from postrl.types import Messages, Prompt
+
+REPLY, NEXT = "zqreplyzq", "zqnextzq"
+"""Words that no template contains: what an assistant says, and what the user says next."""
+CLOSING_TAG = re.compile(r"</[\w:-]+>")
+"""Ends something within a message, such as a tool call, unless it is a special token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """What ends a completion of a conversation, beside the eos tokens."""
+
+    tokens: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
+    """Where the template marks the end with no token of its own. Not part of what the policy said."""
+    opening: str = ""
+    """What the template writes before a completion: a text prompt that holds this is a rendered conversation."""
+
+    def covers(self, prompt: Prompt) -> bool:
+        """Whether the completions of a prompt are turns of a conversation."""
+        return prompt.messages is not None or bool(self.opening and self.opening in prompt.text)
+
+    def sampling(self, sampling: Sampling, prompt: Prompt) -> Sampling:
+        """The same for this prompt."""
+        if not self.covers(prompt):
+            return sampling
+        return replace(sampling, stop=(*sampling.stop, *self.texts), stop_token_ids=self.tokens)
+
+    def said(self, tokenizer: Any, token_ids: Sequence[int], prompt: Prompt) -> str:
+        """A completion as text, without special tokens and without the end of the turn."""
+        ends = self.covers(prompt)
+        if ends and token_ids and token_ids[-1] in self.tokens:  # which need not be special to the tokenizer
+            token_ids = token_ids[:-1]
+        text = str(tokenizer.decode(token_ids, skip_special_tokens=True))
+        for end in self.texts if ends else ():
+            text = text.partition(end)[0]
+        return text
+
+    def note(self, tokenizer: Any, eos: Iterable[int]) -> str:
+        """One line for people; empty where the eos tokens end a turn anyway."""
+        eos = list(eos)
+        new = [token for token in self.tokens if token not in eos]
+        if new:
+            return (
+                f"completions of conversations end at {_names(tokenizer, new)}: the chat template ends a turn with it, and "
+                f"the eos settings name {_names(tokenizer, eos) or 'no token'}"
+            )
+        if self.texts:
+            return (
+                f"completions of conversations end at the text {self.texts[0]!r}, and rewards do not see it: the chat template "
+                "ends a turn with no token"
+            )
+        if not self.tokens:
+            return (
+                "the chat template does not show what ends a turn: completions of conversations end at "
+                f"{_names(tokenizer, eos) or 'no token'}, a text of --stop or max_completion_length"
+            )
+        return ""
+
+
+def _names(tokenizer: Any, ids: Sequence[int]) -> str:
+    return ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ids))))
+
+
+def turn_end(tokenizer: Any, prompts: Sequence[Prompt]) -> TurnEnd:
+    """What ends a turn in the conversations among these prompts.
+
+    Asked is the template itself: with a conversation of the data, since it may refuse others, then with plain ones. What
+    it cannot render is left out, so nothing that is asked here ends a run.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return TurnEnd()
+    template = _Template(tokenizer)
+    for talk in _conversations(prompts):
+        found = template.after_reply(talk)
+        if found is not None:
+            tokens, texts = found
+            tokens = tuple(dict.fromkeys([*tokens, *template.after_tool_call(talk)]))
+            return TurnEnd(tokens, texts, template.opening(talk))
+    return TurnEnd()
+
+
+@dataclass(frozen=True)
+class _Talk:
+    """A conversation up to the policy's turn."""
+
+    messages: Messages
+
+    def says(self, text: str) -> Any:
+        """A text in the form that the contents of these messages have: a string, or a list of parts."""
+        parts = isinstance(self.messages[-1].get("content"), list)
+        return [{"type": "text", "text": text}] if parts else text
+
+
+def _conversations(prompts: Sequence[Prompt]) -> Iterator[_Talk]:
+    first = next((prompt.messages for prompt in prompts if prompt.messages), [])
+    begun = first[:-1] if first and first[-1]["role"] == "assistant" else first  # the policy goes on from a prefix
+    if begun:
+        yield _Talk(begun)
+    user: dict[str, Any] = {"role": "user", "content": "Hi"}
+    yield _Talk([user])
+    yield _Talk([{"role": "system", "content": "Answer."}, user])
+    yield _Talk([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])
+
+
+class _Template:
+    """A tokenizer's chat template."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
+        self.special = set(tokenizer.all_special_ids)
+
+    def after_reply(self, talk: _Talk) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+        """(tokens, texts) that end a message of the assistant; None when the template does not show one."""
+        reply = {"role": "assistant", "content": talk.says(REPLY)}
+        closing = self._behind([*talk.messages, reply], REPLY)
+        following = self._behind([*talk.messages, reply, {"role": "user", "content": talk.says(NEXT)}], REPLY)
+        between = following.partition(NEXT)[0] if following is not None and NEXT in following else None
+        if closing is None and between is None:
+            return None
+        if closing and between:
+            if shared := self._control(_common(closing, between)):
+                return (shared[-1],), ()  # the last one, where several always follow each other
+            if not self._ends(closing, between, talk):
+                closing = ""
+        if closing and (found := self._first(closing)):
+            return (found[1],), ()
+        if closing and closing.strip():
+            return (), (_line(closing),)
+        found = self._first(between or "")
+        if found and not found[0].strip():  # nothing ends the message, but a token begins the next one
+            return (found[1],), ()
+        text = found[0] if found else between or ""
+        return (), ((_line(text),) if text.strip() else ())
+
+    def _ends(self, closing: str, between: str, talk: _Talk) -> bool:
+        """Whether what stands behind the last message ends it: not where it only asks for the next one of the assistant,
+        as templates do that ask whether they are told to or not."""
+        found = self._first(closing)
+        if found is None:
+            return closing.strip() in between
+        return found[1] in self._control(between) or found[1] not in self._control(self._render(talk.messages) or "")
+
+    def after_tool_call(self, talk: _Talk) -> tuple[int, ...]:
+        """The token that ends a message of tool calls: the last one, as each call may end with one as well."""
+        for plain in (True, False):  # arguments are an object, or JSON
+            for values in ((NEXT, REPLY), (REPLY,)):
+                call = {"role": "assistant", "content": talk.says(""), "tool_calls": [_call(v, plain) for v in values]}
+                closing = self._behind([*talk.messages, call], REPLY)
+                if closing is None:
+                    continue
+                ids = self._control(closing)
+                whole = self._behind([*talk.messages, call], NEXT) if len(values) > 1 else None
+                each = set(self._control(whole.partition(REPLY)[0])) if whole else set()
+                return tuple(ids[-1:]) if ids and ids[-1] not in each else ()
+        return ()
+
+    def opening(self, talk: _Talk) -> str:
+        """What it writes between the user's words and a completion, where a control token makes that unmistakable."""
+        asked = [*talk.messages[:-1], {"role": "user", "content": talk.says(NEXT)}]
+        opening = (self._behind(asked, NEXT, open=True) or "").strip()
+        return opening if self._control(opening) else ""
+
+    def _behind(self, messages: Messages, word: str, open: bool = False) -> str | None:
+        """What it writes behind the last place of a word; `open`: and before a completion."""
+        text = self._render(messages, open)
+        return None if text is None or word not in text else text.rpartition(word)[2]
+
+    def _render(self, messages: Messages, open: bool = False) -> str | None:
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=open))
+        except Exception:  # of the template's own code, on a conversation that the data may not hold
+            return None
+
+    def _control(self, text: str) -> list[int]:
+        """The control tokens in a text, in their order."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return [token for token in ids if self._is_control(token)]
+
+    def _is_control(self, token: int) -> bool:
+        if token in self.special:
+            return bool(token != self.tokenizer.unk_token_id)
+        added = self.added.get(token)
+        if added is None:
+            return False
+        name = str(added).strip()
+        return bool(added.special or (name and not CLOSING_TAG.fullmatch(name)))
+
+    def _first(self, text: str) -> tuple[str, int] | None:
+        """The first control token in a text, and what stands before it."""
+        token = next(iter(self._control(text)), None)
+        if token is None:
+            return None
+        return text.partition(str(self.tokenizer.convert_ids_to_tokens(token)))[0], token
+
+
+def _call(value: str, plain: bool) -> dict[str, Any]:
+    arguments: Any = {"value": value} if plain else f'{{"value": "{value}"}}'
+    return {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+
+def _common(a: str, b: str) -> str:
+    """What two texts begin with."""
+    return "".join(x for x, y in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b)))
+
+
+def _line(text: str) -> str:
+    """The text that shows the end: from the line on that it begins with, without the blanks around it."""
+    before, shown = text[: len(text) - len(text.lstrip())], text.strip()
+    return ("\n" if "\n" in before else before) + shown
