@@ -601,6 +601,12 @@ def test_mistakes_that_need_no_tokenizer_are_found_without_one(tmp_path):
         check_sources(GRPOConfig(dataset=[f"{file}=2"]))
 
 
+def test_a_step_of_far_more_prompts_than_rows_is_refused_at_once():
+    check_sources(GRPOConfig(dataset=["arithmetic"], prompts_per_step=100))
+    with pytest.raises(UsageError, match="prompts_per_step asks for 100000 prompts, and there are 80"):
+        check_sources(GRPOConfig(dataset=["arithmetic"], prompts_per_step=100_000))
+
+
 def test_large_files_are_left_to_the_loading(tmp_path, monkeypatch):
     monkeypatch.setattr("postrl.data.QUICK", 10)
     file = tmp_path / "rows.jsonl"

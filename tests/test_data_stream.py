@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postrl.data import PromptStream, steps_for_epochs
-from postrl.errors import DataError
+from postrl.errors import DataError, UsageError
 from postrl.types import Prompt
 
 
@@ -86,6 +86,22 @@ def test_a_small_data_set_in_a_mix_runs_through_its_own_epochs():
     stream = PromptStream(prompts(2, "a") + prompts(50, "b"), seed=1, shuffle=True, weights={"a": 1, "b": 1})
     a = [name for name in ids(stream.next(12)) if name.startswith("a:")]
     assert [set(a[i : i + 2]) for i in (0, 2, 4)] == [{"a:0", "a:1"}] * 3
+
+
+def test_a_step_of_more_prompts_than_rows_is_told_and_one_of_far_more_is_refused():
+    stream = PromptStream(prompts(80), seed=1, shuffle=True)
+    assert stream.repeats(80) == []
+    (line,) = stream.repeats(100)
+    assert line.startswith("prompts_per_step asks for 100 prompts, and there are 80: a step takes each 1.25 times")
+    with pytest.raises(UsageError, match="asks for 1000000 prompts, and there are 80") as error:
+        stream.repeats(1_000_000)
+    assert error.value.hint.startswith("set --prompts-per-step to 80 or less")
+
+
+def test_a_small_data_set_with_a_large_share_is_told_by_name():
+    stream = PromptStream([*prompts(90, "a"), *prompts(10, "b")], seed=1, shuffle=True, weights={"a": 1, "b": 1})
+    (line,) = stream.repeats(40)
+    assert line.startswith("prompts_per_step asks for 20 prompts of b, and there are 10: a step takes each 2 times")
 
 
 def test_there_must_be_something_to_draw_from():

@@ -112,3 +112,24 @@ def test_what_ends_a_turn_is_said_once_and_saved_with_the_model(turns):
     eos, end = tiny_tokenizer().convert_tokens_to_ids(["<|endoftext|>", TURN_END])
     generation = json.loads((turns / "model" / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [eos, end]
+
+
+def test_a_script_hears_that_all_rewards_are_equal_and_that_nothing_was_learned(tmp_path, capsys):
+    config = GRPOConfig(
+        output_dir=str(tmp_path / "run"), engine="transformers", max_steps=3, prompts_per_step=5, num_generations=2,
+        max_completion_length=8,
+    )  # fmt: skip
+    with closing(
+        GRPOTrainer(
+            model=str(tiny_model_dir(tmp_path / "tiny")),
+            reward_funcs=lambda completions: [0.5] * len(completions),
+            args=config,
+            train_dataset=[{"prompt": "one"}, {"prompt": "two"}],
+        )
+    ) as trainer:
+        trainer.train()
+    heard = capsys.readouterr().err
+    assert heard.count("100% of the groups in the last 3 steps taught nothing") == 1
+    assert "nothing was learned: 100% of the groups in 3 steps taught nothing" in heard
+    assert "All got 0.5: does the reward look at the completion?" in heard
+    assert "prompts_per_step asks for 5 prompts, and there are 2: a step takes each 2.5 times" in heard

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from postrl.config import GRPOConfig
 
 
+MOST_ROLLOUTS = 1 << 20
+
+
 def check(config: GRPOConfig) -> None:
     """Run all checks.
 
@@ -165,6 +168,16 @@ def _correction_bounds(c: GRPOConfig) -> Problem:
     return None
 
 
+def _step_size(c: GRPOConfig) -> Problem:
+    if c.rollouts_per_step > MOST_ROLLOUTS:
+        return (
+            f"prompts_per_step x num_generations = {c.prompts_per_step} x {c.num_generations} = {c.rollouts_per_step} completions "
+            f"in one step, expected at most {MOST_ROLLOUTS}: all of them are held in memory",
+            "lower --prompts-per-step (32 is the default); --max-steps says how long a run is",
+        )
+    return None
+
+
 def _minibatches_divide(c: GRPOConfig) -> Problem:
     if c.rollouts_per_step % c.minibatches:
         return (
@@ -309,7 +322,7 @@ def _narrowed(c: GRPOConfig) -> Problem:
 
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
-    _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _minibatches_divide, _reward_weights, _reward_args,
+    _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _reward_args,
     _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
     _weight_sync, _vllm_args, _narrowed,
 )  # fmt: skip

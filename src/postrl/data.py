@@ -25,7 +25,7 @@ from postrl.data_sources import (
     read_files,
     read_hub,
 )
-from postrl.data_stream import PromptStream, steps_for_epochs
+from postrl.data_stream import PromptStream, repeats, steps_for_epochs
 from postrl.errors import DataError, UsageError
 from postrl.types import Messages, Prompt
 
@@ -99,12 +99,14 @@ QUICK = 50 << 20
 
 def check_sources(config: GRPOConfig) -> None:
     """Raise what `load_prompts` would for --dataset, as far as it shows in a moment and without a tokenizer: no such
-    data set, not cached while offline, a broken file, a missing column. For the launcher; large files and the hub itself
-    are left to `load_prompts`."""
+    data set, not cached while offline, a broken file, a missing column, a step of far more prompts than rows. For the
+    launcher; large files and the hub itself are left to `load_prompts`."""
     names = [_path_of(config, name) or name for name in dataset_names(config.dataset)] or config.dataset_path
     if all(_is_quick(name) for name in names):
-        for source in _train(config):
+        sources = _train(config)
+        for source in sources:
             _columns(source, config)
+        repeats(config.prompts_per_step, max(1, sum(len(source.rows) for source in sources)))
 
 
 def _is_quick(name: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.errors import DataError
+from postrl.errors import DataError, UsageError
 from postrl.types import Prompt
 
 
@@ -23,6 +23,30 @@ def planned_steps(config: GRPOConfig, num_prompts: int) -> int:
     if config.max_steps > 0:
         return config.max_steps
     return steps_for_epochs(num_prompts, config.prompts_per_step, config.num_train_epochs)
+
+
+MOST_REPEATS = 256
+"""Times that a step may take one prompt: beyond it the number is a mistake, and its groups fill the memory."""
+
+
+def repeats(per_step: float, rows: int, name: str = "") -> str:
+    """One line where a step takes more prompts than a data set has; empty where it does not.
+
+    Args:
+        per_step: prompts that a step takes from it.
+        rows: what it has; likewise its `name`, where there are others.
+
+    Raises:
+        UsageError: more than MOST_REPEATS times as many.
+    """
+    if per_step <= rows:
+        return ""
+    what = (
+        f"prompts_per_step asks for {math.ceil(per_step)} prompts{f' of {name}' if name else ''}, and there are {rows}"
+    )
+    if per_step > MOST_REPEATS * rows:
+        raise UsageError(what, hint=f"set --prompts-per-step to {rows} or less; --max-steps says how long a run is")
+    return f"{what}: a step takes each {per_step / rows:.3g} times (lower --prompts-per-step, or raise --num-generations instead)"
 
 
 class PromptStream:
@@ -62,6 +86,14 @@ class PromptStream:
     def epoch(self) -> float:
         """Prompts drawn so far over the number of prompts."""
         return self.position / self.num_prompts
+
+    def repeats(self, n: int) -> list[str]:
+        """A line for each data set of which a step of n prompts takes some more than once.
+
+        Raises:
+            UsageError: far more than once.
+        """
+        return [line for part in self._parts if (line := repeats(part.share * n, len(part.prompts), part.name))]
 
     def next(self, n: int) -> list[tuple[int, Prompt]]:
         """The next n prompts, each with its group id (its place in the stream: unique in a run, resumed or not)."""

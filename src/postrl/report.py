@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from postrl.alarms import Alarms
 from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
 from postrl.callbacks import Callbacks
 from postrl.console import StepLine
@@ -27,6 +28,7 @@ class Reporter:
     def __init__(self, session: Session, callbacks: Callbacks) -> None:
         self.session, self.callbacks = session, callbacks
         self.last: dict[str, float | None] = {}
+        self._alarms = Alarms(session.config)
         self._started = time.monotonic()
         self._line: StepLine | None = None
 
@@ -47,6 +49,8 @@ class Reporter:
         s = self.session
         if s.ranks.is_main:
             s.folder.save_progress(s.first_step - 1, s.total_steps)
+            for line in self._alarms.at_start():
+                s.folder.note(line)
             self.callbacks.on_train_begin(s.total_steps, s.first_step - 1)
 
     def end(self) -> None:
@@ -111,6 +115,8 @@ class Reporter:
         s.trackers.log(step, self.last)
         if self._line is not None:
             self._line.update(step, s.total_steps, self.last)
+        for line in self._alarms.see(self.last):
+            s.folder.note(line)
         self.callbacks.on_log(self.last)
 
     def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from postrl.alarms import verdict
 from postrl.config import GRPOConfig
 from postrl.console import table
 from postrl.metrics import read_metrics
@@ -31,8 +32,10 @@ def show_summary(
     """Print how the run has ended on `file` (default: stdout); returns (steps done, steps of the run)."""
     out = file or sys.stdout
     step, total = folder.progress() or (0, 0)
-    rows = summary_rows(read_metrics(folder.metrics))
-    table(f"{_model_name(config.model)} after {step} steps", ["", "before", "after"], rows, file=out)
+    rows = read_metrics(folder.metrics)
+    table(f"{_model_name(config.model)} after {step} steps", ["", "before", "after"], summary_rows(rows), file=out)
+    if nothing := verdict(config, rows):
+        out.write(f"{nothing}\n")
     out.write(f"run folder: {folder.path}\n")
     if found := list(next_steps(config, folder, step, total)):
         out.write("next:\n")
