@@ -18,41 +18,27 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from postrl.rewards.math.choices import is_formula, is_gold, is_label, is_latex, option, options, same_words
 from postrl.rewards.math.normalise import squashed, tidy
+from postrl.rewards.math.quantities import (
+    NO_NUMBERS,
+    approximated,
+    countable,
+    read_quantity,
+    same_decimal,
+    with_units,
+)
 from postrl.rewards.math.shape import FALSE, as_inequality, shape
 from postrl.rewards.math.syntax import parse
 from postrl.rewards.math.tree import Node, to_wire
-from postrl.rewards.math.units import Unit, names, read_unit
-from postrl.rewards.math.values import (
-    approximate,
-    compare_at_points,
-    contains,
-    digits_of,
-    exact,
-    guarded,
-    plain,
-    symbols,
-)
+from postrl.rewards.math.values import compare_at_points, contains, exact, guarded, plain, symbols
+from postrl.rewards.math.words import names
 
-FEWEST_DIGITS = 6
-"""Significant digits of a decimal that stands for an exact number without a finite decimal."""
 MOST_ITEMS = 60
 HUNDRED = Node("num", value=Fraction(100), text="100")
 
-LONGEST_LABEL = 3
-"""Words of a gold with numbers among them: June 20."""
-LONGEST_PHRASE = 6
-"""Words of a gold in words; a longer one is prose, and no answer may be guessed from it."""
-
 Symbolic = Callable[[dict[str, Any]], bool]
 """Answers a question of `symbolic`: may take seconds, and raises what it likes when it has no answer."""
-
-_OPTION = re.compile(r"^\(?([A-Za-z])\)?[.:)]*$")
-_OPTION_AND_TEXT = re.compile(r"^(?:\(([A-Z])\)|([A-Z])[.:)])(?P<rest>.+)$")
-_ANOTHER_OPTION = re.compile(r"\([A-Z]\)|\b[A-Z][.:)]|\b(?:or|and)\b|(?:^|[,;/&])\s*[A-J]\b")
-_OPTIONS = re.compile(r"\(?[A-J]\)?(?:\s*(?:,|;|&|and)?\s*\(?[A-J]\)?)+")
-_LABEL = re.compile(r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?:?\s+(?=\(?[A-Z]\b)", re.IGNORECASE)
-_WORDS = re.compile(r"[\w .,'/-]*[^\W\d_]{2}[\w .,'/-]*")
 
 
 @dataclass(frozen=True)
@@ -68,7 +54,7 @@ class Comparison:
         gold, answer = tidy(gold), tidy(answer)
         if squashed(gold) == squashed(answer):
             return squashed(gold) != ""
-        for choice in (_option, _options):
+        for choice in (option, options):
             if (wanted := choice(gold)) and (chosen := choice(answer)):
                 return wanted == chosen
         trees = parse(gold), parse(answer)
@@ -84,9 +70,9 @@ class Comparison:
         gold = tidy(gold)
         tree = parse(gold)
         if tree is not None:
-            return shape(tree) is not FALSE and tree.kind != "dots" and _is_no_prose(tree)
-        if len(_WORD.findall(gold)) > 1 or not is_latex(gold):
-            return bool(_WORDS.fullmatch(gold.replace('"', ""))) and len(gold.split()) <= LONGEST_LABEL
+            return shape(tree) is not FALSE and tree.kind != "dots" and is_gold(tree)
+        if not is_formula(gold):
+            return is_label(gold)
         return self.symbolic({"ask": "readable", "gold": gold})
 
     # -- structure
@@ -211,13 +197,14 @@ class Comparison:
         """Numbers and expressions with what stands behind them: a unit, a percent sign."""
         if "based" in (gold.kind, answer.kind):
             return self._based(gold, answer)
+        gold, answer = with_units(gold, answer)
         if plain(gold) and not plain(answer) and not self.allow_unevaluated:
             return False
-        wanted, got = _quantity(gold), _quantity(answer)
+        wanted, got = read_quantity(gold), read_quantity(answer)
         if wanted is None or got is None:
             return False
         (left, unit, percent), (right, other, other_percent) = wanted, got
-        if unit and other and not unit.agrees(other):
+        if other and not (countable(other, unit, right) and (unit is None or unit.agrees(other))):
             return False
         if left.kind in _STRUCTURES or right.kind in _STRUCTURES:  # 12:00 p.m.
             return self.same(left, right)
@@ -234,10 +221,10 @@ class Comparison:
     def _scalars(self, gold: Node, answer: Node) -> bool:
         values = exact(gold), exact(answer)
         if values[0] is not None and values[1] is not None:
-            return values[0] == values[1] or _rounded(gold, values[0], answer, values[1])
-        if _approximated(gold, answer):
+            return values[0] == values[1] or same_decimal(gold, values[0], answer, values[1])
+        if approximated(gold, answer):
             return True
-        if contains(gold, _NO_NUMBERS) or contains(answer, _NO_NUMBERS):
+        if contains(gold, NO_NUMBERS) or contains(answer, NO_NUMBERS):
             return gold == answer
         if not guarded(gold) or not guarded(answer):
             return False
@@ -248,7 +235,6 @@ class Comparison:
 
 
 _STRUCTURES = ("list", "set", "tuple", "ratio", "matrix", "union")
-_NO_NUMBERS = names("inf dots empty word unit such minus meet list set tuple matrix based")
 _BY_KIND: tuple[tuple[frozenset[str], Callable[[Comparison, Node, Node], bool]], ...] = (
     (names("list set"), Comparison._lists),
     (names("tuple"), Comparison._tuples),
@@ -258,56 +244,6 @@ _BY_KIND: tuple[tuple[frozenset[str], Callable[[Comparison, Node, Node], bool]],
     (names("ratio"), Comparison._ratios),
     *((frozenset({kind}), Comparison._parts) for kind in ("mod", "minus", "meet", "such", "relation")),
 )
-
-
-# -- words and letters -------------------------------------------------------------------------------------------------
-
-
-def same_words(gold: str, answer: str) -> bool:
-    """Whether two tidied texts are the same words, whatever their case, blanks and final dot."""
-    texts = [re.sub(r"[\s.,'-]+", " ", text.replace('"', " ")).strip().casefold() for text in (gold, answer)]
-    return texts[0] == texts[1] and bool(_WORDS.fullmatch(texts[0]))
-
-
-_ARITHMETIC = names("+ * / ^ neg ! call")
-_PLACEHOLDERS = frozenset({"proof", "notfound", "not found", "nan", "null", "n/a", "see solution"})
-"""What data sets hold instead of an answer."""
-_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
-_UNSAFE = re.compile(r"!|\^\s*\{[^{}]*\^|\^\s*\{?\s*[0-9]{4}|[0-9]{40}")
-MOST_LATEX = 300
-
-
-def is_latex(tidied: str) -> bool:
-    """Whether a text that `syntax` cannot read may be shown to the LaTeX parser of a computer algebra system."""
-    balanced = tidied.count("{") == tidied.count("}")
-    return "\\" in tidied and balanced and len(tidied) <= MOST_LATEX and not _UNSAFE.search(tidied)
-
-
-def _is_no_prose(node: Node) -> bool:
-    if node.kind == "word":
-        return len(node.value.split()) <= LONGEST_PHRASE and node.value not in _PLACEHOLDERS
-    if node.kind == "unit" and read_unit(node.value) is None:
-        return False
-    if node.kind in _ARITHMETIC and any(arg.kind == "word" for arg in node.args):
-        return False
-    return all(map(_is_no_prose, node.args))
-
-
-def _option(tidied: str) -> str | None:
-    """The one letter of an answer to a multiple choice question: B, (B), B., (B) 42; None for anything else."""
-    text = _LABEL.sub("", tidied.replace('"', "")).strip()
-    if match := _OPTION.fullmatch(text.replace(" ", "")):
-        return match[1].upper()
-    match = _OPTION_AND_TEXT.match(text)
-    if match is None or _ANOTHER_OPTION.search(match["rest"]):
-        return None
-    return match[1] or match[2]
-
-
-def _options(tidied: str) -> list[str] | None:
-    """The letters of an answer that chooses several: A, C or AC or (A) and (C)."""
-    text = tidied.replace('"', "")
-    return sorted(re.findall("[A-J]", text)) if _OPTIONS.fullmatch(text) else None
 
 
 # -- pieces ------------------------------------------------------------------------------------------------------------
@@ -349,56 +285,3 @@ def _as_equation(node: Node) -> Node | None:
 def _is_time(node: Node) -> bool:
     """Whether every part after the first is written with two digits below 60."""
     return all(re.fullmatch("[0-5][0-9]", part.text) for part in node.args[1:])
-
-
-def _quantity(node: Node) -> tuple[Node, Unit | None, bool] | None:
-    """A value, its unit, and whether it is in percent; None when the words behind it are no unit."""
-    words: list[str] = []
-    percent = negative = False
-    while node.kind in ("unit", "%", "°") or (node.kind == "neg" and node.args[0].kind in ("unit", "%", "°", "neg")):
-        if node.kind == "neg":
-            negative = not negative
-        elif node.kind == "unit":
-            words.append(node.value)
-        percent |= node.kind == "%"
-        words += ["°"] if node.kind == "°" else []
-        node = node.args[0]
-    unit = read_unit(" ".join(dict.fromkeys(words))) if words else None
-    if words and unit is None:
-        return None
-    return (Node("neg", (node,)) if negative else node), unit, percent
-
-
-def _rounded(gold: Node, gold_value: Fraction, answer: Node, answer_value: Fraction) -> bool:
-    """Whether one is the other as a decimal, when the other has no finite decimal or is itself a long one."""
-    return (_endless(gold, gold_value) and _rounds_to(gold_value, answer)) or (
-        _endless(answer, answer_value) and _rounds_to(answer_value, gold)
-    )
-
-
-def _endless(node: Node, value: Fraction) -> bool:
-    bottom = value.denominator
-    for prime in (2, 5):
-        while bottom % prime == 0:
-            bottom //= prime
-    decimal = digits_of(node)
-    return bottom != 1 or (decimal is not None and decimal[2] < 1 and decimal[1] >= FEWEST_DIGITS)
-
-
-def _rounds_to(value: Fraction, node: Node, error: Fraction = Fraction(0)) -> bool:
-    """Whether a decimal of enough digits is this value, rounded or cut."""
-    decimal = digits_of(node)
-    if decimal is None or decimal[1] < FEWEST_DIGITS or decimal[2] == 1:
-        return False
-    shown, _, place = decimal
-    cut = 0 <= abs(value) - abs(shown) < place and value * shown > 0
-    return cut or abs(shown - value) <= max(place / 2, error)
-
-
-def _approximated(gold: Node, answer: Node) -> bool:
-    """Whether one is an irrational number and the other a decimal of enough digits for it."""
-    decimal, other = (answer, gold) if digits_of(answer) else (gold, answer)
-    if not digits_of(decimal) or symbols(other) or contains(other, _NO_NUMBERS) or not guarded(other):
-        return False
-    value = approximate(other)
-    return value is not None and _rounds_to(Fraction(value), decimal, abs(Fraction(value)) / 10**14)

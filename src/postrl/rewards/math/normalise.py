@@ -67,7 +67,7 @@ _COMMA_THOUSANDS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0
 _BLANK_THOUSANDS = re.compile(r"(?<![0-9.,/] )(?<![0-9.,/])[1-9][0-9]{0,2}(?: [0-9]{3})+(?! ?[0-9/])")
 _TEXT = re.compile(
     r"\\(?P<name>text[a-z]*|mbox|hbox|math(?:rm|bf|it|sf|tt)|operatorname\*?|emph|underline|bold|boldsymbol|bm|pmb)"
-    r"\s*\{(?P<inside>[^{}]*)\}"
+    r"\s*\{(?P<inside>(?:[^{}]|[\^_]\{[^{}]*\})*)\}"
 )
 _BLACKBOARD = re.compile(r"\\math(?:bb|cal|scr|frak)\s*\{?\s*([A-Za-z])\s*\}?")
 _PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|color|textcolor|label|tag)\*?\s*\{[^{}]*\}")
@@ -80,7 +80,10 @@ _ROW = re.compile(r"\\\\\s*(?:\[[0-9.]+\s*[a-z]{2}\])?")
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z])")
 _PERCENT = re.compile(r'\s*(?:"(?:percent|pct|percentage)"|\b(?:percent|pct)\b)(?: points?)?')
 _TEMPERATURE = re.compile(r'°\s*"?([CF])\b"?')
-_ONE_LETTER_UNIT = re.compile(r"(?<=[0-9}]) ([mgshLNJWV])(?=$|\^[23]|\^\{[23]\}|/)(?:/ ?(s|h)(?=$|\^[23]|\^\{[23]\}))?")
+_METRES_PER_SECOND = re.compile(r"(?<=[0-9}]) ?m ?/ ?s(?![a-zA-Z])")
+_HALF_DAY = re.compile(
+    r'(?i)(?<=[0-9]):([0-9]{2})\s*"?([ap])"?\.?\s?"?m\b"?\.?"?|(?<=[0-9])\s*([ap])\.\s?m\.?(?![a-z])'
+)
 _DEGREES = re.compile(r"\^\s*(?:\{\s*(?:\\circ|°|o)\s*\}|\\circ(?![a-zA-Z])|°)")
 _REPEATING = re.compile(r"([0-9]*\.[0-9]*)\s*\\(?:overline|bar|dot|overbar)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))(?![0-9])")
 _DOTTED = re.compile(r"([0-9]*\.)([0-9]+)\s*(?:\\ldots|\.\.\.)")
@@ -111,7 +114,8 @@ def tidy(text: str) -> str:
     text = _ORDINAL.sub("", " ".join(text.split()))
     if not re.search(r"[(\[\]]|\\[{}]", text):  # between brackets a comma separates: (1,234) has two elements
         text = _BLANK_THOUSANDS.sub(lambda m: m[0].replace(" ", ""), _COMMA_THOUSANDS.sub(_without_commas, text))
-    return _ONE_LETTER_UNIT.sub(_unit, _without_stop(_LABEL.sub("", text)))
+    text = _HALF_DAY.sub(_half_day, _METRES_PER_SECOND.sub(' "m"/"s"', text))
+    return _without_stop(_LABEL.sub("", text))
 
 
 def squashed(tidied: str) -> str:
@@ -135,8 +139,9 @@ def _quoted(match: re.Match[str]) -> str:
     return word if word.startswith("\\") else '"' + word.replace(".", "") + '"'
 
 
-def _unit(match: re.Match[str]) -> str:
-    return f' "{match[1]}"' + (f'/"{match[2]}"' if match[2] else "")
+def _half_day(match: re.Match[str]) -> str:
+    minutes = f":{match[1]}" if match[1] else ""
+    return f'{minutes} "{(match[2] or match[3]).lower()}m"'
 
 
 def _blackboard(match: re.Match[str]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, LETTERS, SEPARATING, Cursor, NotMath, Token
+from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, LETTERS, Cursor, NotMath, Token
 from postrl.rewards.math.tree import CLOSING, Node, in_brackets, number
-from postrl.rewards.math.units import SCALES, names
+from postrl.rewards.math.units import LETTERS as UNIT_LETTERS
+from postrl.rewards.math.words import PARTS, PHRASES, SCALES, names
 
 _HALF_OPEN = {"(": ")]", "[": ")]"}
 _ROUNDED = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
@@ -68,17 +69,22 @@ class Primaries(Cursor):
     def word(self) -> Node:
         """A word alone, or several; a letter in a text command is a symbol, as is a single word before `(`."""
         words = [self.take()[1:]]
-        while self.kind() == "word" and self.peek()[1:].lower() not in SEPARATING:
+        while self.word_at():
             words.append(self.take()[1:])
         words = words[words[0].lower() in ("a", "an", "the") and len(words) > 1 :]
         if len(words) == 1 and (len(words[0]) == 1 or words[0].lower() in FUNCTIONS):
             name = words[0]
-            return self.function(name.lower()) if name.lower() in FUNCTIONS else self.subscripted(name)
-        if words[0].lower() in SCALES or (self.kind() == "num" and len(words) > 2):
+            if name.lower() in FUNCTIONS:
+                return self.function(name.lower())
+            return Node("sym", value=name, text="text") if name in UNIT_LETTERS else self.subscripted(name)
+        phrase = " ".join(words).lower()
+        if phrase in PHRASES and not self.starts_factor():
+            return _meaning(PHRASES[phrase])
+        if words[0].lower() in SCALES or words[0].lower() in PARTS or (self.kind() == "num" and len(words) > 2):
             raise NotMath
         if self.starts_factor():  # "June 20", "Room 4"
             raise NotMath
-        return Node("word", value=" ".join(words).lower())
+        return Node("word", value=phrase)
 
     def subscripted(self, name: str) -> Node:
         if self.found("_"):
@@ -238,3 +244,10 @@ class Primaries(Cursor):
         self.take(r"\endmatrix")
         rows += [Node("list", tuple(row))] if row else []
         return self.shallower(Node("matrix", tuple(rows)))
+
+
+def _meaning(phrase: str) -> Node:
+    """What a phrase of `words.PHRASES` stands for."""
+    if phrase == "empty":
+        return Node("empty")
+    return Node("sym", value=phrase) if phrase.startswith("\\") else Node("word", value=phrase)

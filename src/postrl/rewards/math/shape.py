@@ -16,6 +16,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from postrl.rewards.math.tree import Node
+from postrl.rewards.math.units import Unit, read_unit
 from postrl.rewards.math.values import CONSTANTS, approximate, compare_at_points, contains, digits_of, exact, symbols
 
 FALSE = Node("false")
@@ -44,6 +45,8 @@ def shape(node: Node) -> Node:
         return _sets(node)
     if node.kind == "sym" and node.value == r"\reals":
         return LINE
+    if node.kind == "compound":
+        return _one_unit(node)
     if node.kind in ("tuple", "matrix"):
         return Node(node.kind, tuple(map(shape, node.args)), node.value)
     return node
@@ -56,6 +59,28 @@ def _with_sign(node: Node, plus: bool) -> Node:
         return Node(node.kind, args, node.value, node.text)
     last = args[-1] if plus == (node.value == "+") else Node("neg", (args[-1],))
     return last if len(args) == 1 else Node("+", (args[0], last))
+
+
+def _one_unit(node: Node) -> Node:
+    """5 feet 6 inches in feet; as it is where that makes no sense."""
+    parts: list[tuple[Fraction, Unit]] = []
+    for part in _parts(node):
+        value = exact(part.args[0])
+        unit = read_unit("°" if part.kind == "°" else str(part.value))
+        if value is None or unit is None:
+            return node
+        parts.append((value, unit))
+    first = parts[0][1]
+    smaller = all(a.factor > b.factor and a.measures == b.measures for (_, a), (_, b) in pairwise(parts))
+    if not smaller or not first.measures:
+        return node
+    total = sum((value * unit.factor for value, unit in parts), Fraction(0)) / first.factor
+    return Node("unit", (Node("num", value=total, text=str(total)),), next(_parts(node)).value or "°")
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    for arg in node.args:
+        yield from _parts(arg) if arg.kind == "compound" else (arg,)
 
 
 def _list(items: list[Node], separator: str) -> Node:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from postrl.rewards.math.primaries import Primaries
-from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, SEPARATING, NotMath, tokenize
-from postrl.rewards.math.tree import Node, is_proper, scaled
-from postrl.rewards.math.units import SCALES, names
+from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, NotMath, tokenize
+from postrl.rewards.math.tree import Node, counted, is_proper, unit_words
+from postrl.rewards.math.units import LETTERS
+from postrl.rewards.math.words import ABOUT, SEPARATING, SIGNS, names
 
 _RELATIONS = names(r"= == < > <= >= != ≈ ∈ \equiv")
 _STARTS_NO_FACTOR = names(r"\cup \cap \setminus \rangle \rfloor \rceil \} \pm \mp \endmatrix \equiv \pmod \bmod \mod")
@@ -87,6 +88,8 @@ class _Parser(Primaries):
 
     def relation(self) -> Node:
         self.found("≈")  # "\\approx 5"
+        if self.word_at() in ABOUT and self.at_number(1):
+            self.take()
         sides, operators = [self.ratio()], []
         while self.peek() in _RELATIONS:
             operators.append(self.take().replace("==", "="))
@@ -129,12 +132,17 @@ class _Parser(Primaries):
 
     def signed(self) -> Node:
         sign = self.found("+", "-", r"\pm", r"\mp")
+        if self.word_at() in SIGNS and self.at_number(1):
+            sign = SIGNS[self.take()[1:].lower()]
         if not sign:
             return self.product()
         right = self.signed()
         if sign in (r"\pm", r"\mp"):
             return Node("pm", (right,), "+" if sign == r"\pm" else "-")
         return Node("neg", (right,)) if sign == "-" else right
+
+    def at_number(self, ahead: int = 0) -> bool:
+        return self.kind(ahead) in ("num", "repeat") or self.peek(ahead) in (r"\frac", r"\sqrt", "-", *CURRENCIES)
 
     def product(self, *, in_function: bool = False) -> Node:
         """Factors with `*`, `/` or nothing between them. Words behind a quantity are its unit."""
@@ -145,8 +153,8 @@ class _Parser(Primaries):
                 operator = self.take()
                 right = self.negative_power()
                 left = Node(operator, (left, right))
-            elif self.kind() == "word" and self.peek()[1:].lower() not in SEPARATING:
-                return self.units(left)
+            elif self.word_at() or self.at_remark():
+                return self.mixed_units(self.units(left))
             elif not self.starts_factor() or (in_function and self.at_function()):
                 return left
             else:
@@ -165,6 +173,7 @@ class _Parser(Primaries):
             if not is_proper(right):
                 raise NotMath
             return Node("mixed", (left, right)), right
+        spaced = self.tokens[self.place].spaced
         if whole and bare and self.peek() == r"\frac":
             fraction = self.primary()
             if is_proper(fraction):
@@ -172,7 +181,9 @@ class _Parser(Primaries):
             right = self.power(fraction)
         else:
             right = self.power()
-        return Node("*", (left, right)), right
+        if right.kind == "/" and (unit := unit_words(right)):  # 60 \\frac{"km"}{"h"}
+            return Node("unit", (left,), unit), right
+        return Node("*", (left, right), text=" " if spaced else ""), right
 
     def starts_factor(self) -> bool:
         kind, text = self.kind(), self.peek()
@@ -209,7 +220,9 @@ class _Parser(Primaries):
 
     def postfix(self, node: Node) -> Node:
         while mark := self.found("!", "%", "°", "'"):
-            if mark == "'":
+            if mark == "°" and self.kind() == "num" and self.peek(1) == "'":
+                node = self.minutes(Node("°", (node,)))
+            elif mark == "'":
                 if node.kind != "sym":
                     raise NotMath
                 node = Node("sym", value=f"{node.value}'")
@@ -218,20 +231,53 @@ class _Parser(Primaries):
         return node
 
     def units(self, quantity: Node) -> Node:
-        """The words behind a quantity, with their powers and "per". Words that multiply are numbers: 5 million."""
+        """The words behind a quantity, with their powers and "per". A word for a number is none of them: 5 million."""
         words: list[str] = []
         while True:
-            word = self.peek()[1:].lower()
-            if self.kind() == "word" and word not in SEPARATING:
+            word = self.word_at()
+            by = self.peek() in ("/", "*") and (self.kind(1) == "word" or self.peek(1) in LETTERS)
+            if word and not words and (number := counted(quantity, word, last=not self.word_at(1))):
                 self.take()
-                if word in SCALES and not words:
-                    quantity = scaled(quantity, SCALES[word])
-                else:
-                    words.append(word + self.unit_power())
-            elif words and self.peek() in ("/", "*") and self.kind(1) == "word":
+                quantity = number
+            elif word:
+                self.take()
+                words.append(word + self.unit_power())
+            elif words and by:
                 words += ["per"] if self.take() == "/" else []
+                if self.kind() == "sym":  # km/h
+                    words.append(self.take() + self.unit_power())
+            elif remark := self.at_remark():
+                self.place += len(remark) + 2
+                words += remark
             else:
                 return Node("unit", (quantity,), " ".join(words)) if words else quantity
+
+    def at_remark(self) -> list[str]:
+        """The words of a remark in parentheses, if one is next: 12 (ways)."""
+        words: list[str] = []
+        while self.peek() == "(" and self.word_at(len(words) + 1):
+            words.append(self.word_at(len(words) + 1))
+        return words if words and self.peek(len(words) + 1) == ")" else []
+
+    def mixed_units(self, first: Node) -> Node:
+        """5 feet 6 inches."""
+        while first.kind == "compound" or (first.kind == "unit" and first.args[0].kind in ("num", "mixed", "/")):
+            if self.kind() != "num":
+                break
+            second = self.units(self.power())
+            if second.kind != "unit":
+                raise NotMath
+            first = Node("compound", (first, second))
+        return first
+
+    def minutes(self, degrees: Node) -> Node:
+        """30° 15' 20''."""
+        degrees = Node("compound", (degrees, Node("unit", (self.number(),), "arcminute")))
+        self.take("'")
+        if self.kind() == "num" and self.peek(1) == self.peek(2) == "'":
+            degrees = Node("compound", (degrees, Node("unit", (self.number(),), "arcsecond")))
+            self.place += 2
+        return degrees
 
     def unit_power(self) -> str:
         if not self.found("^"):

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from postrl.rewards.math.units import KNOWN_WORDS, names
+from postrl.rewards.math.units import AMBIGUOUS, KNOWN_WORDS
+from postrl.rewards.math.words import SEPARATING, names
 
 DEEPEST = 50
 """Nested brackets; matching outer parentheses do not count."""
@@ -20,7 +21,6 @@ LETTERS = names(
     r"\tau \upsilon \phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega "
     r"\ell \hbar \reals"
 )
-SEPARATING = frozenset({"and", "or"})
 CURRENCIES = frozenset("¤£€¥")
 _PLAIN = {"pi": r"\pi", "infinity": r"\infty", "inf": r"\infty", "oo": r"\infty", "theta": r"\theta"}
 _TOKEN = re.compile(
@@ -32,6 +32,7 @@ _TOKEN = re.compile(
     |(?P<op><=|>=|!=|==|.))""",
     re.VERBOSE,
 )
+_GLUED = re.compile(r"(and|or)([A-Z]+)$")
 _WORDLIKE = re.compile(r"(?<![\\a-zA-Z])(?=[a-zA-Z]*[aeiouyAEIOUY])[a-zA-Z]{3,}(?![a-zA-Z])")
 
 
@@ -44,6 +45,8 @@ class Token:
     kind: str
     """num, repeat (0.(3)), word, command, sym (one letter) or op."""
     text: str
+    spaced: bool = False
+    """Whether a blank stands before it."""
 
 
 NOTHING = Token("", "")
@@ -61,10 +64,12 @@ def tokenize(text: str, split: bool) -> list[Token]:
     tokens: list[Token] = []
     for match in _TOKEN.finditer(text.strip()):
         kind = match.lastgroup or ""
+        spaced = match.start(kind) > match.start()
         if kind == "letters":
-            tokens += _letters(match[kind], split, tokens[-1] if tokens else NOTHING)
+            first, *others = _letters(match[kind], split, tokens[-1] if tokens else NOTHING)
+            tokens += [Token(first.kind, first.text, spaced), *others]
         else:
-            tokens.append(Token(kind, match[kind]))
+            tokens.append(Token(kind, match[kind], spaced))
     if not tokens or len(tokens) > MOST_TOKENS:
         raise NotMath
     return tokens
@@ -78,9 +83,11 @@ def _letters(run: str, split: bool, previous: Token) -> list[Token]:
         return [Token("command", _PLAIN[run])]
     if run in FUNCTIONS:
         return [Token("command", "\\" + run)]
-    known = len(run) > 1 and (lower in KNOWN_WORDS or lower.removesuffix("s") in KNOWN_WORDS)
+    known = len(run) > 1 and run not in AMBIGUOUS and (lower in KNOWN_WORDS or lower.removesuffix("s") in KNOWN_WORDS)
     if lower in SEPARATING or (after_value and known):
         return [Token("word", run)]
+    if glued := _GLUED.match(run):  # "1orW(x)"
+        return [Token("word", glued[1]), *_letters(glued[2], split, NOTHING)]
     vowels = any(letter in "aeiouy" for letter in lower)
     if vowels and not split and len(run) > (2 if after_value else 3):
         return [Token("word", run)]
@@ -105,6 +112,11 @@ class Cursor:
             return ""
         token = self.tokens[place]
         return f'"{token.text}' if token.kind == "word" else token.text
+
+    def word_at(self, ahead: int = 0) -> str:
+        """The next token as a word, lower case; "" when it is none, or one that separates."""
+        word = self.peek(ahead)[1:].lower() if self.kind(ahead) == "word" else ""
+        return "" if word in SEPARATING else word
 
     def kind(self, ahead: int = 0) -> str:
         place = self.place + ahead

@@ -2,7 +2,7 @@
 
 kinds of nodes      value                      arguments
 num                 Fraction                   -                 `text`: how it was written
-sym                 its name                   -                 x, x_1, \\alpha, f'
+sym                 its name                   -                 x, x_1, \\alpha, f'; `text`: from a text command
 word                the word, lower case       -
 inf, dots, empty    -                          -
 + * / ^ neg ! % °   -                          operands          `/` of two integers: also a fraction
@@ -10,6 +10,7 @@ mixed               -                          integer, fraction
 pm                  + or -                     left?, right      `\\pm`; - for `\\mp`
 call                sin, log, root, abs ...    arguments
 unit                its words                  quantity
+mixed units         -                          two quantities    5 feet 6 inches
 based               the digits                 base              2516_8
 list                and, or, ","               items             nothing around them
 set, tuple          brackets                   items             {1,2}, (1,2), [0,1)
@@ -28,6 +29,7 @@ from fractions import Fraction
 from typing import Any
 
 from postrl.rewards.math.tokens import NotMath
+from postrl.rewards.math.words import PARTS, POWERS, SCALES
 
 LARGEST_EXPONENT = 10_000
 """Of a number written as 1e5."""
@@ -56,11 +58,41 @@ def number(text: str) -> Node:
     return Node("num", value=Fraction(mantissa.rstrip(".")) * Fraction(10) ** int(exponent or 0), text=text)
 
 
-def scaled(quantity: Node, scale: int) -> Node:
-    """A quantity times a number in words: 5 million."""
-    if quantity.kind == "unit":  # \\$5 million
-        return Node("unit", (scaled(quantity.args[0], scale),), quantity.value)
-    return Node("*", (quantity, Node("num", value=Fraction(scale), text=str(scale))), "scale")
+def counted(quantity: Node, word: str, *, last: bool) -> Node | None:
+    """What a word for a number makes of the quantity in front of it: 5 million, 2 thirds, 5 pi, 5 squared; None for any
+    other word.
+
+    Args:
+        last: whether no other word follows: "squared feet" are none of these.
+    """
+    if word in SCALES or word in PARTS:
+        if quantity.kind == "unit":  # \\$5 million
+            number = counted(quantity.args[0], word, last=last)
+            return None if number is None else Node("unit", (number,), quantity.value)
+        value = SCALES.get(word) or PARTS[word]
+        kind = "*" if word in SCALES else "/"
+        return Node(kind, (quantity, Node("num", value=Fraction(value), text=str(value))), "scale")
+    if word == "pi":
+        return Node("*", (quantity, Node("sym", value=r"\pi")))
+    if quantity.kind == "unit" or not last:
+        return None
+    if word in POWERS:
+        return Node("^", (quantity, Node("num", value=Fraction(POWERS[word]), text=str(POWERS[word]))), "scale")
+    return Node("!", (quantity,), "scale") if word == "factorial" else None
+
+
+def unit_words(node: Node) -> str:
+    """The unit that a tree of nothing but words, powers of them and fractions is: \\frac{"km"}{"h"}; else ""."""
+    if node.kind == "word" or (node.kind == "sym" and node.text):
+        return str(node.value)
+    if node.kind == "unit" and node.args[0].kind == "word":
+        return f"{unit_words(node.args[0])} {node.value}"
+    if node.kind == "^" and node.args[0].kind in ("word", "sym") and unit_words(node.args[0]):
+        power = node.args[1]
+        sign, power = ("-", power.args[0]) if power.kind == "neg" else ("", power)
+        return f"{node.args[0].value}^{sign}{power.text}" if power.kind == "num" and power.text.isdigit() else ""
+    parts = [unit_words(arg) for arg in node.args] if node.kind in ("*", "/") else []
+    return (" per " if node.kind == "/" else " ").join(parts) if all(parts) else ""
 
 
 def is_proper(node: Node) -> bool:

@@ -29,13 +29,16 @@ SAFETY = 100
 
 def plain(node: Node) -> bool:
     """Whether it is a number as one writes a result: an integer, a decimal, one fraction of such, a mixed number,
-    scientific notation, a percentage, degrees or a quantity of these. Not `17 \\times 23`, not `\\sqrt{4}`."""
+    scientific notation, a percentage, degrees, a quantity of these, a number in words (5 million, 5 squared). Not
+    `17 \\times 23`, not `\\sqrt{4}`."""
     if node.kind in ("neg", "%", "°", "unit"):
         return plain(node.args[0])
+    if node.value == "scale":
+        return _literal(node.args[0])
     if node.kind == "/":
         return all(_literal(arg) for arg in node.args)
     if node.kind == "*":
-        return _literal(node.args[0]) and (node.value == "scale" or _power_of_ten(node.args[1]))
+        return _literal(node.args[0]) and _power_of_ten(node.args[1])
     return node.kind in ("num", "mixed") or _power_of_ten(node)
 
 

@@ -1,0 +1,82 @@
+"""The rules of docs/verifiers.md, each with answers that it accepts and answers that it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewards.math.verdicts import boxed
+
+ACCEPTED = {
+    "a letter is a unit in a text command, or where the other side says so": [
+        ("5", "5 m"), (r"5\text{ m}", "5 m"), ("5 m", r"5\text{ m}"), ("5 m", r"500\text{ cm}"), ("5 m", "5m"),
+        (r"\sqrt2 m", r"\sqrt2\text{ m}"), ("5 mg", r"5\text{ mg}"), ("5 N", r"5\text{ newtons}"), ("3 m", "m*3"),
+        (r"\pi r^2 h", r"\pi h r^2"), (r"\frac13\pi r^2 h", r"\frac{\pi r^2 h}{3}"), ("2 g h", "2hg"),
+        (r"\frac{mv^2}{2}", "0.5 m v^2"), ("12 mn^2", "12n^2m"), (r"\frac14 mg", r"\frac{mg}{4}"),
+        (r"12 \text{ hours}", "12 h"), ("5 cm", "5"), ("60 km/h", r"60\ \mathrm{km/h}"), ("60", "60 km/h"),
+        ("9.8 m/s^2", "9.8"), ("9.8", "9.8 m/s^2"), ("60 km/h", r"60\ \frac{\text{km}}{\text{h}}"),
+        ("9.8 m/s^2", r"9.8\,\mathrm{m\,s^{-2}}"),
+    ],
+    "a word behind a number is a number, a unit or something that can be counted": [
+        ("42", r"42 \text{ ways}"), ("42", r"42 \text{ apples}"), ("42", r"42 \text{ (ways)}"), ("42", r"42\text{ people}"),
+        ("1", r"1 \text{ apple}"), ("0.5", r"0.5 \text{ cup}"), ("42", r"42 \text{ red apples in total}"),
+        ("42", r"42 \text{ more}"), ("42", r"42 \text{ times}"), ("5", r"5 \text{ points per game}"),
+        ("12", r"12 \text{ square units}"), ("12", r"12 \text{ cm squared}"), ("5 apples", "5"), ("12 apple", "12"),
+        ("7", r"7\text{ sheep}"), ("12", r"12 \text{ quarters}"), ("25", r"5\text{ squared}"), ("120", r"5\text{ factorial}"),
+        (r"5\pi", r"5\text{ pi}"), ("2/3", r"2\text{ thirds}"), ("21", r"42\text{ halves}"), ("500000", r"5\text{ lakh}"),
+        ("0.05", r"5\text{ hundredths}"), ("-5", r"\text{negative }5"), ("-5", r"\text{minus }5"),
+        ("5", r"\text{approximately }5"), ("5", r"\text{about } 5"), ("12", r"N = 12 \text{ (ways)}"),
+    ],
+    "quantities in several units are one quantity": [
+        ("5 feet 6 inches", r"5\text{ ft }6\text{ in}"), ("5 feet 6 inches", r"66\text{ inches}"),
+        ("1 hour 30 minutes", r"90 \text{ minutes}"), ("1 hour 30 minutes", r"1.5 \text{ hours}"),
+        (r"30^\circ 15'", r"30.25^\circ"), (r"30^\circ 15'", r"30^{\circ}15'"), ("3:30 p.m.", "3:30 pm"),
+        ("3:30", r"3:30\text{ p.m.}"), ("5 p.m.", r"5\text{ PM}"), (r"2\frac12 \text{ cups}", "2.5"),
+        (r"2\frac12 \text{ cups}", r"2 1/2 \text{ cups}"),
+    ],
+}  # fmt: skip
+
+REFUSED = {
+    "a letter is a unit in a text command, or where the other side says so": [
+        ("3 m", "3"), ("2 N", "2"), (r"\pi r^2 h", r"\pi r^2"), (r"\pi r^2", r"\pi r^2 h"), (r"\frac{m}{2} g", r"\frac{m}{2}"),
+        (r"\frac14 mg", r"\frac14"), ("5 m", r"5\text{ s}"), ("5 m", r"5\text{ cm}"), ("5 m/s", r"5 \text{ km/h}"),
+        ("5", "5x m"), ("x", "x m"), ("12 mn^2", "12 m^2n"), (r"\pi r^{2} h", r"\pi r^{2} \text{ hours}"),
+    ],
+    "a word behind a number is a number, a unit or something that can be counted": [
+        ("42", rf"42 \text{{ {words}}}") for words in (
+            "minus one", "times two", "factorial", "at least", "undefined", "or more", "and above", "modulo", "reversed",
+            "doubled", "x", "to the power two", "million", "over two", "divided by seven", "is too large", "and a half",
+            "something", "mod 5", "(approximately 43)", "(negative)", "base 7", "choose 2", "none", "infinite", "hundred",
+            "squared", "cubed", "thirds", "halves", "less than x", "short of fifty", "below zero", "pi", "lakh",
+        )
+    ] + [
+        ("42", r"\text{at least } 42"), ("42", r"\text{more than } 42"), ("42", r"\text{negative } 42"),
+        ("42", r"42 \text{ plus } 1"), ("42", r"42 \text{ percent of } x"), ("42", r"\text{undefined } 42"),
+        ("5", r"5 \text{ squared}"),
+    ],
+    "quantities in several units are one quantity": [
+        ("1 hour 30 minutes", r"1\text{ hour }31\text{ minutes}"), ("1 hour 30 minutes", "90"),
+        (r"30^\circ 15'", r"30^\circ"), (r"30^\circ 15'", r"30^\circ 16'"), ("3:30 p.m.", r"3:30\text{ AM}"),
+        ("3:30 p.m.", "3:35 pm"), ("5 feet 6 inches", "5.6 feet"),
+    ],
+}  # fmt: skip
+
+
+def rows(table):
+    return [pytest.param(*pair, id=f"{pair[0]} | {pair[1]}") for pairs in table.values() for pair in pairs]
+
+
+@pytest.mark.parametrize(("gold", "answer"), rows(ACCEPTED))
+def test_what_a_rule_accepts_is_correct(gold, answer):
+    assert boxed(gold, answer) == "correct"
+
+
+@pytest.mark.parametrize(("gold", "answer"), rows(REFUSED))
+def test_what_a_rule_refuses_is_wrong(gold, answer):
+    assert boxed(gold, answer) == "wrong"
+
+
+@pytest.mark.parametrize(
+    "gold", sorted({gold for table in (ACCEPTED, REFUSED) for p in table.values() for gold, _ in p})
+)
+def test_every_gold_of_a_rule_equals_itself(gold):
+    assert boxed(gold, gold) == "correct"
