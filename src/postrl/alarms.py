@@ -136,6 +136,8 @@ def _equal(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
 
 def _why_equal(c: GRPOConfig, rows: Sequence[Row], constant: float | None) -> tuple[str, str]:
     """(cause, what to do) where rewards are alike; `constant`: what every completion got."""
+    if c.reward_weights and not any(c.reward_weights):
+        return "weights", "reward_weights are all 0"
     right = _statuses(rows, "correct").values()
     if (right and min(right) == 1) or (not right and constant == 1):
         return (

@@ -114,6 +114,15 @@ def test_a_prefix_that_the_policy_goes_on_from_is_not_the_turn_it_ends():
     assert found(tokenizer_with(template), talk("2 + 2?", "It is", last="assistant")) == ([TURN_END], ())
 
 
+def test_what_rows_give_to_the_template_is_given_to_it_here_too():
+    template = CHAT_TEMPLATE.replace("<|im_end|>", "{{ '<|eom|>' if builtin_tools else '<|im_end|>' }}")
+    tokenizer = tokenizer_with(template, special=("<|eom|>",))
+    given = [talk("2 + 2?"), talk("3 + 3?"), talk("4 + 4?")]
+    given[1].columns["chat_template_kwargs"] = {"builtin_tools": ["code"]}
+    given[2].columns["tools"] = '[{"type": "function", "function": {"name": "f"}}]'
+    assert found(tokenizer, *given) == ([TURN_END, "<|eom|>"], ())
+
+
 @pytest.mark.parametrize(
     ("template", "text"),
     [

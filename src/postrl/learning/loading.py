@@ -139,6 +139,7 @@ def stop_token_ids(model_config: Any, generation_config: Any, tokenizer: Any) ->
         tokenizer.eos_token_id,
         getattr(generation_config, "eos_token_id", None),
         getattr(model_config, "eos_token_id", None),
+        getattr(getattr(model_config, "text_config", None), "eos_token_id", None),
     ):
         ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
     return sorted(ids)

@@ -7,9 +7,10 @@ of its own. A policy that ends its turn there and is made to go on invents the n
 from __future__ import annotations
 
 import itertools
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from postrl.rollout.sampler import Sampling
@@ -80,26 +81,29 @@ def _names(tokenizer: Any, ids: Sequence[int]) -> str:
 def turn_end(tokenizer: Any, prompts: Sequence[Prompt]) -> TurnEnd:
     """What ends a turn in the conversations among these prompts.
 
-    Asked is the template itself: with a conversation of the data, since it may refuse others, then with plain ones. What
-    it cannot render is left out, so nothing that is asked here ends a run.
+    Asked is the template itself: with conversations of the data, since it may refuse others, else with plain ones. What it
+    cannot render is left out, so nothing that is asked here ends a run.
     """
     if not getattr(tokenizer, "chat_template", None):
         return TurnEnd()
     template = _Template(tokenizer)
-    for talk in _conversations(prompts):
-        found = template.after_reply(talk)
-        if found is not None:
-            tokens, texts = found
-            tokens = tuple(dict.fromkeys([*tokens, *template.after_tool_call(talk)]))
-            return TurnEnd(tokens, texts, template.opening(talk))
-    return TurnEnd()
+    own = [end for talk in _own(prompts) if (end := template.turn_end(talk)) is not None]
+    found = own or [end for talk in PLAIN if (end := template.turn_end(talk)) is not None][:1]
+    if not found:
+        return TurnEnd()
+    return TurnEnd(
+        tuple(dict.fromkeys(token for end in found for token in end.tokens)),
+        tuple(dict.fromkeys(text for end in found for text in end.texts)),
+        found[0].opening,
+    )
 
 
 @dataclass(frozen=True)
 class _Talk:
-    """A conversation up to the policy's turn."""
+    """A conversation up to the policy's turn, and what its row gives to the template beside it."""
 
     messages: Messages
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     def says(self, text: str) -> Any:
         """A text in the form that the contents of these messages have: a string, or a list of parts."""
@@ -107,15 +111,39 @@ class _Talk:
         return [{"type": "text", "text": text}] if parts else text
 
 
-def _conversations(prompts: Sequence[Prompt]) -> Iterator[_Talk]:
-    first = next((prompt.messages for prompt in prompts if prompt.messages), [])
-    begun = first[:-1] if first and first[-1]["role"] == "assistant" else first  # the policy goes on from a prefix
-    if begun:
-        yield _Talk(begun)
-    user: dict[str, Any] = {"role": "user", "content": "Hi"}
-    yield _Talk([user])
-    yield _Talk([{"role": "system", "content": "Answer."}, user])
-    yield _Talk([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}])
+_HI: dict[str, Any] = {"role": "user", "content": "Hi"}
+PLAIN = (
+    _Talk([_HI]),
+    _Talk([{"role": "system", "content": "Answer."}, _HI]),
+    _Talk([{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]),
+)
+MOST_KINDS = 8
+
+
+def _own(prompts: Sequence[Prompt]) -> list[_Talk]:
+    """The first conversation of each kind: rows may have tools and arguments for the template."""
+    kinds: dict[str, _Talk] = {}
+    for prompt in prompts:
+        messages = prompt.messages or []
+        begun = (
+            messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
+        )  # the policy goes on from it
+        if not begun or len(kinds) == MOST_KINDS:
+            continue
+        tools, further = (_parsed(prompt.columns.get(name)) for name in ("tools", "chat_template_kwargs"))
+        arguments = dict(further) if isinstance(further, dict) else {}
+        if tools and isinstance(tools, list):
+            arguments["tools"] = tools
+        kinds.setdefault(repr((bool(tools), further)), _Talk(begun, arguments))
+    return list(kinds.values())
+
+
+def _parsed(cell: Any) -> Any:
+    """A cell, read where it is JSON."""
+    try:
+        return json.loads(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        return None
 
 
 class _Template:
@@ -126,11 +154,19 @@ class _Template:
         self.added: dict[int, Any] = getattr(tokenizer, "added_tokens_decoder", {})
         self.special = set(tokenizer.all_special_ids)
 
+    def turn_end(self, talk: _Talk) -> TurnEnd | None:
+        """What ends a turn of this conversation; None when the template does not show one."""
+        found = self.after_reply(talk)
+        if found is None:
+            return None
+        tokens, texts = found
+        return TurnEnd((*tokens, *self.after_tool_call(talk)), texts, self.opening(talk))
+
     def after_reply(self, talk: _Talk) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """(tokens, texts) that end a message of the assistant; None when the template does not show one."""
         reply = {"role": "assistant", "content": talk.says(REPLY)}
-        closing = self._behind([*talk.messages, reply], REPLY)
-        following = self._behind([*talk.messages, reply, {"role": "user", "content": talk.says(NEXT)}], REPLY)
+        closing = self._behind(talk, [reply], REPLY)
+        following = self._behind(talk, [reply, {"role": "user", "content": talk.says(NEXT)}], REPLY)
         between = following.partition(NEXT)[0] if following is not None and NEXT in following else None
         if closing is None and between is None:
             return None
@@ -155,38 +191,41 @@ class _Template:
         found = self._first(closing)
         if found is None:
             return closing.strip() in between
-        return found[1] in self._control(between) or found[1] not in self._control(self._render(talk.messages) or "")
+        return found[1] in self._control(between) or found[1] not in self._control(self._render(talk, []) or "")
 
     def after_tool_call(self, talk: _Talk) -> tuple[int, ...]:
         """The token that ends a message of tool calls: the last one, as each call may end with one as well."""
         for plain in (True, False):  # arguments are an object, or JSON
             for values in ((NEXT, REPLY), (REPLY,)):
                 call = {"role": "assistant", "content": talk.says(""), "tool_calls": [_call(v, plain) for v in values]}
-                closing = self._behind([*talk.messages, call], REPLY)
+                closing = self._behind(talk, [call], REPLY)
                 if closing is None:
                     continue
                 ids = self._control(closing)
-                whole = self._behind([*talk.messages, call], NEXT) if len(values) > 1 else None
+                whole = self._behind(talk, [call], NEXT) if len(values) > 1 else None
                 each = set(self._control(whole.partition(REPLY)[0])) if whole else set()
                 return tuple(ids[-1:]) if ids and ids[-1] not in each else ()
         return ()
 
     def opening(self, talk: _Talk) -> str:
         """What it writes between the user's words and a completion, where a control token makes that unmistakable."""
-        asked = [*talk.messages[:-1], {"role": "user", "content": talk.says(NEXT)}]
-        opening = (self._behind(asked, NEXT, open=True) or "").strip()
+        asked = replace(talk, messages=[*talk.messages[:-1], {"role": "user", "content": talk.says(NEXT)}])
+        opening = (self._behind(asked, [], NEXT, open=True) or "").strip()
         return opening if self._control(opening) else ""
 
-    def _behind(self, messages: Messages, word: str, open: bool = False) -> str | None:
+    def _behind(self, talk: _Talk, said: Messages, word: str, open: bool = False) -> str | None:
         """What it writes behind the last place of a word; `open`: and before a completion."""
-        text = self._render(messages, open)
+        text = self._render(talk, said, open)
         return None if text is None or word not in text else text.rpartition(word)[2]
 
-    def _render(self, messages: Messages, open: bool = False) -> str | None:
+    def _render(self, talk: _Talk, said: Messages, open: bool = False) -> str | None:
         try:
-            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=open))
+            text = self.tokenizer.apply_chat_template(
+                [*talk.messages, *said], tokenize=False, add_generation_prompt=open, **talk.arguments
+            )
         except Exception:  # of the template's own code, on a conversation that the data may not hold
             return None
+        return str(text)
 
     def _control(self, text: str) -> list[int]:
         """The control tokens in a text, in their order."""
