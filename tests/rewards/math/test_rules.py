@@ -33,6 +33,30 @@ ACCEPTED = {
         ("3:30", r"3:30\text{ p.m.}"), ("5 p.m.", r"5\text{ PM}"), (r"2\frac12 \text{ cups}", "2.5"),
         (r"2\frac12 \text{ cups}", r"2 1/2 \text{ cups}"),
     ],
+    "named answers compare by name": [
+        ("f(1)=2, f(2)=3", "f(2)=3, f(1)=2"), ("AB=4, CD=5", "CD=5, AB=4"), ("AB=4", "BA=4"),
+        ("a_3=1, a_{37}=2", "a_{37}=2, a_3=1"), ("(x,y)=(1,2)", "(y,x)=(2,1)"), ("a:b=1:2", "b:a=2:1"),
+        (r"\frac{x}{y}=2", r"\frac{y}{x}=\frac12"), ("f(x)=x^2", "g(t)=t^2"), ("f(x)=2x", "y=2x"),
+        ("y=2x", "f(x)=2x"), ("W(x)=1", "W(n)=1"),
+        (r"\text{length}=4, \text{width}=5", r"\text{width}=5, \text{length}=4"), ("x=2, x=3", "x_1=2, x_2=3"),
+        ("x=5", "5"), ("f(3)=7", "7"), ("7", "f(3)=7"), ("(1,2)", "(x,y)=(1,2)"), ("a:b=1:2", "1:2"),
+        ("P(A)=0.2, P(B)=0.5", "P(B)=0.5,P(A)=0.2"), (r"\text{Area}=12", "S=12"), ("f(x)=x+a", "f(t)=t+a"),
+        ("AB=5", "5"), ("f^{-1}(3)=7", "7"),
+        (r"\angle A=30^\circ, \angle B=40^\circ", r"\angle B=40^\circ, \angle A=30^\circ"),
+    ],
+    "an equation in one unknown is not solved by its right side": [
+        ("5", "x+y=5"), ("293", "m+n=256+37=293"), ("293", "293=m+n"), ("12", "100m+n=1200-1188=12"),
+        ("12", r"abc=3\cdot4=12"), ("6", "f'(1)=6"), ("6", r"\lim_{x\to0} f(x)=6"), ("-2", r"\det(A)=-2"),
+        ("-2", r"\det A=-2"), ("0.5", r"\Pr(A)=\frac12"), ("12", r"\text{area of } \triangle ABC = 12"),
+        ("2x", r"\frac{dy}{dx}=2x"), ("2x", r"\frac{d}{dx}x^2=2x"), ("2x", "f'(x)=2x"), ("2x", "y'=2x"),
+        ("3/5", r"\cos A=\frac35"), ("5", "|z|=5"), ("5", "|AB|=5"), ("12", "[ABC]=12"), ("12", "S_{ABC}=12"),
+        ("0.3", "P(A|B)=0.3"), ("0.3", "P(X=2)=0.3"), ("12", r"\text{the minimum value}=12"),
+        ("3", r"\operatorname{Var}(X)=3"), ("5", r"\mathbb{E}[X]=5"), ("1/2", r"\frac{AB}{CD}=\frac12"),
+        ("12", "a^2+b^2=5+7=12"), ("6", r"\gcd(a,b)=6"), ("1", r"\lim_{x \to 0} \frac{\sin x}{x} = 1"),
+        ("391", r"17\times23=391"), ("62", "a+b+c = 12+25+25 = 62"), ("x^2-1", "(x-1)(x+1)=x^2-1"),
+        ("12", r"\text{Area} = 3 \cdot 4 = 12"), ("12", r"A = \frac{1}{2} \cdot 6 \cdot 4 = 12"), ("12", "xy=12"),
+        ("1/2", r"P(\text{at least one head})=\frac12"), ("1/2", r"P(\text{win})=\frac12"),
+    ],
 }  # fmt: skip
 
 REFUSED = {
@@ -57,6 +81,26 @@ REFUSED = {
         ("1 hour 30 minutes", r"1\text{ hour }31\text{ minutes}"), ("1 hour 30 minutes", "90"),
         (r"30^\circ 15'", r"30^\circ"), (r"30^\circ 15'", r"30^\circ 16'"), ("3:30 p.m.", r"3:30\text{ AM}"),
         ("3:30 p.m.", "3:35 pm"), ("5 feet 6 inches", "5.6 feet"),
+    ],
+    "named answers compare by name": [
+        ("f(1)=2, f(2)=3", "f(1)=3, f(2)=2"), ("AB=4, CD=5", "AB=5, CD=4"), ("a_3=1, a_{37}=2", "a_3=2, a_{37}=1"),
+        ("(x,y)=(1,2)", "(y,x)=(1,2)"), ("a:b=1:2", "b:a=1:2"), (r"\frac{x}{y}=2", r"\frac{y}{x}=2"),
+        ("f(3)=7", "f(4)=7"), ("a_5=9", "a_6=9"), ("AB=5", "CD=5"), ("x=5", "y=5"), ("f(x)=x^2", "g(t)=x^2"),
+        ("P(A)=0.2", "P(B)=0.2"), ("f(1)=2", "f'(1)=2"), ("f(3)=7", "g(3)=7"), ("x_1=2,x_2=3", "x_1=3,x_2=2"),
+        (r"\text{length}=4", r"\text{width}=4"), ("f(1)=2, f(2)=3", "f(1)=2, f(2)=4"),
+        (r"\angle A=30^\circ, \angle B=40^\circ", r"\angle A=40^\circ, \angle B=30^\circ"),
+        ("f(x,y)=x-y", "f(y,x)=x-y"),
+    ],
+    "an equation in one unknown is not solved by its right side": [
+        ("5", "x^2=5"), ("5", "|x|=5"), ("5", "-x=5"), ("12", "e^x=12"), ("12", r"\ln x=12"), ("12", r"\cos x=12"),
+        ("5", "x^{-1}=5"), ("x=5", "|x|=5"), ("x=5", "-x=5"), ("5", "2x=5"), ("5", "x+1=5"), ("5", r"\sqrt{x}=5"),
+        ("5", r"\frac{1}{x}=5"), ("5", "5=x^2"), ("5", r"\log_2 x=5"), ("5", "2^x=5"), ("5", "n!=5"),
+        ("5", r"\frac{x}{2}=5"), ("5", r"x \text{ squared}=5"), ("5", r"\text{twice } x=5"), ("5", "x^2=2+3=5"),
+        ("5", r"r \cdot 2=5"), ("5", r"\sin\theta=5"), ("5", "x^3=5"), ("42", r"\text{not } x=42"),
+        ("42", "m+n=40+1=42"), ("42", "m+n=41=42"), ("5", r"\lfloor x\rfloor=5"), ("5", "x-2=5"), ("5", "3-x=5"),
+        ("5", r"\binom{n}{2}=5"), ("42", r"\text{maybe } = 42"), ("5", "x=y=z"), ("5", r"x \ne 5"),
+        ("42", r"\text{41, or rather, } = 42"), ("5", r"\tan x = 5"), ("5", r"x \cdot \text{two} = 5"),
+        ("x=5", "x^2=25"), ("5", "2=5"), ("5", "x:2=5"),
     ],
 }  # fmt: skip
 

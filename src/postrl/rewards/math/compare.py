@@ -19,6 +19,7 @@ from fractions import Fraction
 from typing import Any
 
 from postrl.rewards.math.choices import is_formula, is_gold, is_label, is_latex, option, options, same_words
+from postrl.rewards.math.names import asked_for, differ, rearranged, renamed, renaming
 from postrl.rewards.math.normalise import squashed, tidy
 from postrl.rewards.math.quantities import (
     NO_NUMBERS,
@@ -96,16 +97,23 @@ class Comparison:
         return self._quantities(gold, answer)
 
     def _named(self, gold: Node, answer: Node) -> bool:
-        if gold.kind == answer.kind and _names_differ(gold.value, answer.value):
-            return False
-        return self.same(*(node.args[0] if node.kind == "named" else node for node in (gold, answer)))
+        """Values with names. Names of the same kind must name the same thing; a name on one side only is a label."""
+        values = [node.args[0] if node.kind == "named" else node for node in (gold, answer)]
+        if gold.kind == answer.kind:
+            if differ(gold.value, answer.value):
+                return False
+            values[1] = rearranged(gold.value, answer.value, values[1])
+            values[1] = renamed(values[1], renaming(gold.value, answer.value) or {})
+        return self.same(*values)
 
     def _equations(self, gold: Node, answer: Node) -> bool:
         """Equations are equal when one is a multiple of the other. A gold that is none takes what the answer says
-        its left side is: `x + y = 5` for 5, but not `2x = 5`."""
+        its left side is, where that was asked for: `x + y = 5` for 5, but not `2x = 5`."""
+        if gold.kind == "equation" and gold.value == "computed":
+            gold = gold.args[1]
         if gold.kind not in ("equation", "named"):
             left, right = answer.args
-            said = bool(symbols(left)) and not symbols(right) and not _has_coefficients(left)
+            said = not symbols(right) and asked_for(left, computed=answer.value == "computed")
             return said and self.same(gold, shape(right))
         sides = [_as_equation(node) for node in (gold, answer)]
         if sides[0] is None or sides[1] is None:
@@ -255,30 +263,17 @@ def _single(node: Node, other: Node) -> Node:
     return node.args[0] if is_single else node
 
 
-def _has_coefficients(node: Node) -> bool:
-    """Whether there is a number in it other than an exponent: then it may be an equation still to solve."""
-    below = node.args[:1] if node.kind == "^" else node.args
-    return node.kind == "num" or any(map(_has_coefficients, below))
-
-
 def _as_point(node: Node) -> Node:
     """x = 1, y = 2 as (1, 2), when the names are in their order."""
-    names = [item.value for item in node.args if item.kind == "named"]
+    names = [repr(item.value) for item in node.args if item.kind == "named"]
     if node.kind != "list" or len(names) != len(node.args) or names != sorted(set(names)):
         return node
     return Node("tuple", tuple(item.args[0] for item in node.args), "()")
 
 
-def _names_differ(gold: str, answer: str) -> bool:
-    """x_1 and x may be the same; words and functions are only labels."""
-    if gold.startswith('"') or answer.startswith('"'):
-        return False
-    return gold.partition("_")[0].casefold() != answer.partition("_")[0].casefold()
-
-
 def _as_equation(node: Node) -> Node | None:
-    if node.kind == "named" and not node.value.startswith('"'):
-        return Node("equation", (Node("sym", value=node.value), node.args[0]))
+    if node.kind == "named" and node.value.kind == "variable":
+        return Node("equation", (Node("sym", value=node.value.value), node.args[0]))
     return node if node.kind == "equation" else None
 
 

@@ -3,8 +3,8 @@
 `shape` undoes what is only a way to say it: `x = 5`, `2 + 3 = 5`, `\\pm 2`, `x \\in (0, 1)`, `0 < x < 1`,
 `\\{x \\mid x > 3\\}`, unions of sets. Kinds of nodes that it adds to those of `syntax`:
 
-    named        name         value
-    equation     -            left, right     with variables on at least one side
+    named        its name     value           a tree of `names`
+    equation     -            left, right     with variables on at least one side; `computed` where a chain led to the right
     inequality   operator     left, right     < or <=, and no region of one variable
     false        -            -               a chain whose sides are not equal
 """
@@ -15,16 +15,23 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 
+from postrl.rewards.math.names import name_of
+from postrl.rewards.math.regions import (
+    INFINITY,
+    LINE,
+    MINUS_INFINITY,
+    common,
+    interval,
+    is_interval,
+    without,
+)
 from postrl.rewards.math.tree import Node
 from postrl.rewards.math.units import Unit, read_unit
-from postrl.rewards.math.values import CONSTANTS, approximate, compare_at_points, contains, digits_of, exact, symbols
+from postrl.rewards.math.values import approximate, compare_at_points, contains, digits_of, exact, symbols
 
 FALSE = Node("false")
-INFINITY = Node("inf")
-MINUS_INFINITY = Node("neg", (INFINITY,))
-LINE = Node("tuple", (MINUS_INFINITY, INFINITY), "()")
+ANYTHING = Node("label", value="")
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_FUNCTION_NAMES = frozenset("fghpqrstuvFGHPQSTVELMRX")
 CLOSE = Fraction(1, 100)
 """How near the sides of an `\\approx` must be, relative to the larger."""
 
@@ -111,7 +118,7 @@ def _relation(node: Node) -> Node:
     if set(operators) == {"="}:
         return _equality(sides)
     if operators == ["∈"]:
-        return _named(sides[0], shape(sides[1]))
+        return Node("named", (shape(sides[1]),), name_of(sides[0]) or ANYTHING)
     if set(operators) <= set(_FLIPPED) | {"!="}:
         return _region(sides, operators) or _inequality(sides, operators) or node
     return node
@@ -121,7 +128,7 @@ def _exact_side(left: Node, right: Node) -> Node | None:
     """Of `2\\pi \\approx 6.28` the exact one, of `41.7 \\approx 42` the last; None when they are not close."""
     values = [approximate(side) for side in (left, right)]
     if None in values:
-        return left if _name(left) is None else right
+        return left if name_of(left) is None else right
     first, second = (Fraction(value) for value in values if value is not None)
     if abs(first - second) > CLOSE * max(abs(first), abs(second)):
         return None
@@ -129,15 +136,28 @@ def _exact_side(left: Node, right: Node) -> Node | None:
 
 
 def _equality(sides: list[Node]) -> Node:
-    if len(sides) == 2 and _name(sides[0]) is None and isinstance(_name(sides[1]), str):
-        sides = sides[::-1]  # 5 = x
-    named = sides[0]
-    while len(sides) > 1 and _name(sides[0]) is not None:
+    if len(sides) == 2 and symbols(sides[1]) and (_names_only(sides) or not symbols(sides[0])):
+        sides = sides[::-1]  # 5 = x, 293 = m + n
+    name = name_of(sides[0])
+    while len(sides) > 1 and name_of(sides[0]) is not None:
         sides = sides[1:]
     value = _chain(sides)
-    if len(sides) == 2 and value is FALSE and symbols(Node("list", tuple(sides))):
+    if value is FALSE and symbols(Node("list", tuple(sides))):
+        return _equation(sides)
+    return value if name is None or value is FALSE else Node("named", (value,), name)
+
+
+def _names_only(sides: list[Node]) -> bool:
+    name = name_of(sides[1])
+    return name_of(sides[0]) is None and name is not None and name.kind == "variable"
+
+
+def _equation(sides: list[Node]) -> Node:
+    """left = right, or left = a chain of computations: m + n = 256 + 37 = 293."""
+    if len(sides) == 2:
         return Node("equation", tuple(sides))
-    return value if _name(named) is None or value is FALSE else _named(named, value)
+    value = _chain(sides[1:])
+    return FALSE if value is FALSE or symbols(value) else Node("equation", (sides[0], value), "computed")
 
 
 def _chain(sides: list[Node]) -> Node:
@@ -155,40 +175,21 @@ def _may_be_equal(left: Node, right: Node) -> bool:
     return compare_at_points(left, right)[0] == "agree"
 
 
-def _name(node: Node) -> str | None:
-    """The name on the left of `x = 5`, `f(x) = x^2`, `AB = 3`, `Area = 12`; None for what is no name."""
-    if node.kind == "sym":
-        return None if node.value in CONSTANTS else str(node.value)
-    if node.kind == "word":
-        return f'"{node.value}'
-    if node.kind == "*" and all(arg.kind in ("sym", "num", "^", "*") for arg in node.args):
-        first, last = _name(node.args[0]) if node.args[0].kind != "^" else "f", node.args[1]
-        if first in _FUNCTION_NAMES or (first == "m" and last.value and str(last.value).startswith("\\")):
-            return f'"{first}'
-        letters = _name(last)
-        if first and letters and first.strip('"').isupper() and letters.isupper():
-            return f'"{first}{letters}'
-    if node.kind in ("tuple", "ratio", "/") and all(arg.kind == "sym" or _name(arg) for arg in node.args):
-        return f'"{node.kind}'
-    if node.kind == "call" and node.value == "abs":
-        return _name(node.args[0])
-    return None
-
-
-def _named(name: Node, value: Node) -> Node:
-    return Node("named", (value,), _name(name) or '"')
-
-
 # -- regions of the real line ------------------------------------------------------------------------------------------
+
+
+def _region_name(node: Node) -> Node | None:
+    """Of what is bounded by an inequality; |x| < 1 is none of |x|."""
+    return None if node.kind == "call" else name_of(node)
 
 
 def _region(sides: list[Node], operators: list[str]) -> Node | None:
     """The interval of `a < x <= b`, the two of `x != a`; None when it is not about one variable alone."""
-    variables = [i for i, side in enumerate(sides) if _name(side)]
+    variables = [i for i, side in enumerate(sides) if _region_name(side)]
     others = [i for i, side in enumerate(sides) if symbols(side) or side.kind in ("set", "tuple", "list", "word")]
     if len(variables) != 1 or others != variables:
         return None
-    place, name = variables[0], _name(sides[variables[0]]) or ""
+    place, name = variables[0], _region_name(sides[variables[0]])
     if operators == ["!="]:
         bound = sides[1 - place]
         below, above = Node("tuple", (MINUS_INFINITY, bound), "()"), Node("tuple", (bound, INFINITY), "()")
@@ -200,19 +201,8 @@ def _region(sides: list[Node], operators: list[str]) -> Node | None:
         bounds[operators[0]] = sides[0]
     if place + 1 < len(sides):
         bounds[_FLIPPED[operators[place]]] = sides[place + 1]
-    interval = _interval(bounds)
-    return None if interval is None else Node("named", (interval,), name)
-
-
-def _interval(bounds: dict[str, Node]) -> Node | None:
-    """From bounds such as {"<": 0, ">=": 1}: 0 < x and 1 >= x."""
-    low = [(op, side) for op, side in bounds.items() if op in ("<", "<=")]
-    high = [(op, side) for op, side in bounds.items() if op in (">", ">=")]
-    if len(low) > 1 or len(high) > 1:
-        return None
-    ends = (low[0][1] if low else MINUS_INFINITY, high[0][1] if high else INFINITY)
-    brackets = ("[" if low and low[0][0] == "<=" else "(") + ("]" if high and high[0][0] == ">=" else ")")
-    return Node("tuple", ends, brackets)
+    region = interval(bounds)
+    return None if region is None else Node("named", (region,), name)
 
 
 def _inequality(sides: list[Node], operators: list[str]) -> Node | None:
@@ -224,18 +214,6 @@ def _inequality(sides: list[Node], operators: list[str]) -> Node | None:
     return Node("inequality", tuple(sides), operators[0])
 
 
-def as_inequality(node: Node) -> Node | None:
-    """A ray as an inequality again, for comparison with one that is not solved: x < 1 with -x > -1."""
-    ray = node.args[0] if node.kind == "named" and not node.value.startswith('"') else node
-    if ray is node or not is_interval(ray) or (ray.args[0] == MINUS_INFINITY) == (ray.args[1] == INFINITY):
-        return None
-    variable = Node("sym", value=node.value)
-    below = ray.args[0] == MINUS_INFINITY
-    strict = ray.value[1 if below else 0] in "()"
-    sides = (variable, ray.args[1]) if below else (ray.args[0], variable)
-    return Node("inequality", sides, "<" if strict else "<=")
-
-
 def _joined_regions(items: list[Node], separator: str) -> Node | None:
     """`x < -1 or x > 1` is a union, `x > 1 and x < 3` an interval; with a comma, whichever makes sense."""
     if not all(item.kind == "named" and is_interval(item.args[0]) for item in items) or len(items) < 2:
@@ -243,33 +221,17 @@ def _joined_regions(items: list[Node], separator: str) -> Node | None:
     if len({item.value for item in items}) > 1:
         return None
     intervals = [item.args[0] for item in items]
-    common = _common(*intervals) if len(items) == 2 else None
-    if separator in ("and", ",") and common is not None:
-        return Node("named", (common,), items[0].value)
+    both = common(*intervals) if len(items) == 2 else None
+    if separator in ("and", ",") and both is not None:
+        return Node("named", (both,), items[0].value)
     return None if separator == "and" else Node("named", (Node("union", tuple(intervals)),), items[0].value)
-
-
-def _common(left: Node, right: Node) -> Node | None:
-    """What two rays in opposite directions have in common; None when that is nothing."""
-    if left.args[0] != MINUS_INFINITY:
-        left, right = right, left
-    if left.args[0] != MINUS_INFINITY or right.args[1] != INFINITY:
-        return None
-    low, high = approximate(right.args[0]), approximate(left.args[1])
-    if low is None or high is None or low >= high:
-        return None
-    return Node("tuple", (right.args[0], left.args[1]), right.value[0] + left.value[1])
-
-
-def is_interval(node: Node) -> bool:
-    return node.kind == "tuple" and len(node.args) == 2
 
 
 def _such_that(variable: Node, condition: Node) -> Node:
     region = shape(condition)
     return (
         region.args[0]
-        if region.kind == "named" and not region.value.startswith('"')
+        if region.kind == "named" and region.value.kind == "variable"
         else Node("such", (variable, region))
     )
 
@@ -283,9 +245,9 @@ def _sets(node: Node) -> Node:
         return parts[0] if len(parts) == 1 else Node("union", tuple(parts))
     left, right = map(shape, node.args)
     if node.kind == "minus" and left == LINE and right.kind == "set":
-        return _without(right.args)
+        return without(right.args)
     if node.kind == "meet" and is_interval(left) and is_interval(right):
-        return _common(left, right) or Node("meet", (left, right))
+        return common(left, right) or Node("meet", (left, right))
     return Node(node.kind, (left, right))
 
 
@@ -295,11 +257,13 @@ def _flat(node: Node) -> Iterator[Node]:
         yield from part.args if part.kind == "union" else (part,)
 
 
-def _without(points: tuple[Node, ...]) -> Node:
-    """The real line without some points."""
-    values = {point: approximate(point) for point in points}
-    if None in values.values():
-        return Node("minus", (LINE, Node("set", points)))
-    ordered = sorted(points, key=lambda point: values[point] or 0.0)
-    ends = [MINUS_INFINITY, *ordered, INFINITY]
-    return Node("union", tuple(Node("tuple", pair, "()") for pair in pairwise(ends)))
+def as_inequality(node: Node) -> Node | None:
+    """A ray as an inequality again, for comparison with one that is not solved: x < 1 with -x > -1."""
+    ray = node.args[0] if node.kind == "named" and node.value.kind == "variable" else node
+    if ray is node or not is_interval(ray) or (ray.args[0] == MINUS_INFINITY) == (ray.args[1] == INFINITY):
+        return None
+    variable = Node("sym", value=node.value.value)
+    below = ray.args[0] == MINUS_INFINITY
+    strict = ray.value[1 if below else 0] in "()"
+    sides = (variable, ray.args[1]) if below else (ray.args[0], variable)
+    return Node("inequality", sides, "<" if strict else "<=")

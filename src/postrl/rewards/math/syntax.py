@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from postrl.rewards.math.labels import is_label_text, split_label
 from postrl.rewards.math.primaries import Primaries
 from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, NotMath, tokenize
 from postrl.rewards.math.tree import Node, counted, is_proper, unit_words
@@ -30,7 +31,17 @@ def parse(text: str) -> Node | None:
             return _Parser(tokenize(text, split)).whole()
         except (NotMath, RecursionError):
             continue
-    return None
+    return _labelled(text)
+
+
+def _labelled(text: str) -> Node | None:
+    """`label = value` with a label that is not in the grammar: \\lim_{x \\to 0} f(x) = 6, "area" "of" \\triangle ABC = 12."""
+    label, value = split_label(text)
+    tree = parse(value) if is_label_text(label) else None
+    if tree is None or tree.kind == "list":
+        return None
+    sides, operators = (tree.args, tree.value) if tree.kind == "relation" else ((tree,), ())
+    return Node("relation", (Node("label", value=label), *sides), ("=", *operators))
 
 
 def _without_outer_parentheses(text: str) -> str:
@@ -153,7 +164,7 @@ class _Parser(Primaries):
                 operator = self.take()
                 right = self.negative_power()
                 left = Node(operator, (left, right))
-            elif self.word_at() or self.at_remark():
+            elif self.word_at() or (left.kind != "sym" and self.at_remark()):
                 return self.mixed_units(self.units(left))
             elif not self.starts_factor() or (in_function and self.at_function()):
                 return left
@@ -173,7 +184,7 @@ class _Parser(Primaries):
             if not is_proper(right):
                 raise NotMath
             return Node("mixed", (left, right)), right
-        spaced = self.tokens[self.place].spaced
+        before = "(" if self.peek() == "(" else " " if self.tokens[self.place].spaced else ""
         if whole and bare and self.peek() == r"\frac":
             fraction = self.primary()
             if is_proper(fraction):
@@ -183,7 +194,7 @@ class _Parser(Primaries):
             right = self.power()
         if right.kind == "/" and (unit := unit_words(right)):  # 60 \\frac{"km"}{"h"}
             return Node("unit", (left,), unit), right
-        return Node("*", (left, right), text=" " if spaced else ""), right
+        return Node("*", (left, right), text=before), right
 
     def starts_factor(self) -> bool:
         kind, text = self.kind(), self.peek()

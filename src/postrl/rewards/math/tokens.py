@@ -19,7 +19,7 @@ FUNCTIONS = names(
 LETTERS = names(
     r"\pi \alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi \rho \sigma "
     r"\tau \upsilon \phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega "
-    r"\ell \hbar \reals"
+    r"\ell \hbar \reals \det \Pr \dim \deg \ker"
 )
 CURRENCIES = frozenset("¤£€¥")
 _PLAIN = {"pi": r"\pi", "infinity": r"\infty", "inf": r"\infty", "oo": r"\infty", "theta": r"\theta"}

@@ -83,6 +83,11 @@ NO_NOUNS = (
     | frozenset(NUMBERS) | frozenset(SCALES) | frozenset(PARTS)
 )  # fmt: skip
 """Words that make what stands behind a number no unit and no counted noun."""
+NO_LABEL = (
+    _DENIALS | _CONJUNCTIONS | _HEDGES | frozenset(NUMBERS) | frozenset(SCALES) | frozenset(POWERS)
+    | names("twice thrice double triple half times plus minus over divided log root")
+)  # fmt: skip
+"""Words that make a left side no label of the right one."""
 GENERIC = names("unit total way different more number each left all altogether")
 """Nouns that count anything."""
 FUNCTION_WORDS = names("of for on at to per a an the with by and")

@@ -1,0 +1,49 @@
+"""Intervals of the real line and their unions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from postrl.rewards.math.tree import Node
+from postrl.rewards.math.values import approximate
+
+INFINITY = Node("inf")
+MINUS_INFINITY = Node("neg", (INFINITY,))
+LINE = Node("tuple", (MINUS_INFINITY, INFINITY), "()")
+
+
+def interval(bounds: dict[str, Node]) -> Node | None:
+    """From bounds such as {"<": 0, ">=": 1}: 0 < x and 1 >= x."""
+    low = [(op, side) for op, side in bounds.items() if op in ("<", "<=")]
+    high = [(op, side) for op, side in bounds.items() if op in (">", ">=")]
+    if len(low) > 1 or len(high) > 1:
+        return None
+    ends = (low[0][1] if low else MINUS_INFINITY, high[0][1] if high else INFINITY)
+    brackets = ("[" if low and low[0][0] == "<=" else "(") + ("]" if high and high[0][0] == ">=" else ")")
+    return Node("tuple", ends, brackets)
+
+
+def common(left: Node, right: Node) -> Node | None:
+    """What two rays in opposite directions have in common; None when that is nothing."""
+    if left.args[0] != MINUS_INFINITY:
+        left, right = right, left
+    if left.args[0] != MINUS_INFINITY or right.args[1] != INFINITY:
+        return None
+    low, high = approximate(right.args[0]), approximate(left.args[1])
+    if low is None or high is None or low >= high:
+        return None
+    return Node("tuple", (right.args[0], left.args[1]), right.value[0] + left.value[1])
+
+
+def is_interval(node: Node) -> bool:
+    return node.kind == "tuple" and len(node.args) == 2
+
+
+def without(points: tuple[Node, ...]) -> Node:
+    """The real line without some points."""
+    values = {point: approximate(point) for point in points}
+    if None in values.values():
+        return Node("minus", (LINE, Node("set", points)))
+    ordered = sorted(points, key=lambda point: values[point] or 0.0)
+    ends = [MINUS_INFINITY, *ordered, INFINITY]
+    return Node("union", tuple(Node("tuple", pair, "()") for pair in pairwise(ends)))
