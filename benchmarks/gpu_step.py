@@ -71,7 +71,7 @@ def main() -> None:
             rows.append(row)
             print(line(row), flush=True)
             if args.json:
-                with open(args.json, "w") as file:
+                with open(args.json, "w", encoding="utf-8") as file:
                     json.dump(rows, file, indent=1)
 
 

@@ -71,7 +71,7 @@ def write_prompts(path: Path, number: int) -> Path:
         }
         for i in range(number)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -93,12 +93,12 @@ def model_folder(folder: Path, *, fixed: bool) -> Path:
         token_id = tokenizer.convert_tokens_to_ids(NEVER)
         assert token_id != tokenizer.unk_token_id
         for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-            values = json.loads((source / name).read_text())
+            values = json.loads((source / name).read_text(encoding="utf-8"))
             values["eos_token" if name.startswith("tokenizer") else "eos_token_id"] = (
                 NEVER if name.startswith("tokenizer") else token_id
             )
             (target / name).unlink()
-            (target / name).write_text(json.dumps(values))
+            (target / name).write_text(json.dumps(values), encoding="utf-8")
     return target
 
 
@@ -108,7 +108,11 @@ def model_folder(folder: Path, *, fixed: bool) -> Path:
 def trl(job: dict[str, Any]) -> dict[str, Any]:
     """TRL in a process of its own, so that its peak memory is its own."""
     done = subprocess.run(
-        [sys.executable, __file__, "--trl", json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True, env=quiet()
+        [sys.executable, __file__, "--trl", json.dumps(job)],
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+        env=quiet(),
     )
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
@@ -211,7 +215,7 @@ def postrl(job: dict[str, Any], engine: str, folder: Path) -> dict[str, Any]:
             process.kill()  # nothing that it started outlives a launcher
     if process.returncode:
         raise SystemExit(f"postrl failed: see {folder}/logs")
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row["step"] > 1]
     return {
         "seconds": statistics.median(row["time/step"] for row in rows),

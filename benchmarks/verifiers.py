@@ -75,7 +75,7 @@ def code() -> Iterator[str]:
 
 
 def heartbeat() -> Iterator[str]:
-    rows = [json.loads(line) for line in (CASES / "math.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (CASES / "math.jsonl").read_text(encoding="utf-8").splitlines()]
     hangs = [row for row in rows if row["kind"].startswith("hang/")]
     golds, completions = [row["gold"] for row in hangs] * 2, [row["completion"] for row in hangs] * 2
     beats: list[float] = []
@@ -115,7 +115,7 @@ def beating() -> Iterator[list[float]]:
 
 
 def memory() -> Iterator[str]:
-    rows = [json.loads(line) for line in (CASES / "math.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (CASES / "math.jsonl").read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if not row["kind"].startswith("hang/")]
     math_reward([rows[0]["completion"]], [rows[0]["gold"]])
     before = psutil.Process(os.getpid()).memory_info().rss

@@ -25,7 +25,7 @@ def check_preset(name: str) -> None:
         return
     path, attribute = _parts(name)
     try:
-        tree = ast.parse(path.read_text(), str(path))
+        tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"the algorithm file {path} is no Python: {error}", hint=FORM) from error
     targets = [t for node in tree.body if isinstance(node, ast.Assign) for t in node.targets]

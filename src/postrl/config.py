@@ -474,7 +474,7 @@ class GRPOConfig:
     def save(self, path: str | Path) -> None:
         import yaml
 
-        Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True))
+        Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 @accept_trl_names

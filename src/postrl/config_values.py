@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import UsageError
+from postrl.host.text import read_text
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -15,11 +16,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the config file {path}: {error.strerror}", hint="check the path given with --config"
-        ) from error
+        values = yaml.safe_load(read_text(path, "the config file", "check the path given with --config"))
     except yaml.YAMLError as error:
         raise UsageError(
             f"{path} is not valid YAML: {error}", hint="a config file has one `setting: value` a line"

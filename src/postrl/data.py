@@ -27,6 +27,7 @@ from postrl.data_sources import (
 )
 from postrl.data_stream import PromptStream, repeats, steps_for_epochs
 from postrl.errors import DataError, UsageError
+from postrl.host.text import read_template
 from postrl.types import Messages, Prompt
 
 __all__ = ["PRESETS", "PromptSet", "PromptStream", "load_prompts", "steps_for_epochs"]
@@ -84,7 +85,7 @@ def load_prompts(
         UsageError: no data set given, a weight that is none.
     """
     if config.chat_template:
-        tokenizer.chat_template = _read_template(config.chat_template)
+        tokenizer.chat_template = read_template(config.chat_template)
     sources = _sources(config, split, raw)
     parts = [_prompts(source, config, tokenizer) for source in sources]
     result = _joined(sources, parts, own_rewards=not config.reward)
@@ -117,15 +118,6 @@ def _is_quick(name: str) -> bool:
         files = path.iterdir() if path.is_dir() else [path] if path.exists() else []
         return sum(file.stat().st_size for file in files) <= QUICK
     return not hub_is_reachable()
-
-
-def _read_template(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the chat template {path}: {error.strerror}", hint="--chat-template takes a Jinja file"
-        ) from error
 
 
 def _spread(prompts: list[Prompt], most: int) -> list[Prompt]:

@@ -53,7 +53,7 @@ def give_up(folder: str | Path, url: str, reason: str) -> None:
     path = server_file(folder, url, "lost")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".lost.tmp")
-    part.write_text(reason or "given up")
+    part.write_text(reason or "given up", encoding="utf-8", errors="backslashreplace")
     part.replace(path)
 
 

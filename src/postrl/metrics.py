@@ -171,10 +171,10 @@ class MetricsWriter:
         """Drop the lines of later steps, and a last line that was cut short; returns how many went. For resuming."""
         if not self.path.exists():
             return 0
-        lines = self.path.read_text().splitlines()
+        lines = self.path.read_text(encoding="utf-8").splitlines()
         kept = [row for row in map(_parse, lines) if row is not None and row["step"] <= step]
         part = self.path.with_name(self.path.name + ".part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         os.replace(part, self.path)
         return len(lines) - len(kept)
 
@@ -186,7 +186,7 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
         DataError: the file is missing, or another line is not a metrics row.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DataError(
             f"cannot read {path}: {error.strerror}", hint="give the folder of a run that has finished a step"

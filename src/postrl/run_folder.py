@@ -152,13 +152,13 @@ class RunFolder:
     def save_progress(self, step: int, total_steps: int) -> None:
         """Step `step` of `total_steps` is finished; 0 when training begins."""
         temporary = self._progress.with_suffix(".writing")
-        temporary.write_text(json.dumps([step, total_steps]))
+        temporary.write_text(json.dumps([step, total_steps]), encoding="utf-8")
         os.replace(temporary, self._progress)
 
     def progress(self) -> tuple[int, int] | None:
         """(steps finished, steps of the run); None until training has begun."""
         try:
-            step, total = json.loads(self._progress.read_text())
+            step, total = json.loads(self._progress.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return int(step), int(total)
@@ -174,7 +174,7 @@ class RunFolder:
             return
         self.logs.mkdir(parents=True, exist_ok=True)
         temporary = self.logs / f".{child}.error.{os.getpid()}"
-        temporary.write_text(json.dumps(error))
+        temporary.write_text(json.dumps(error), encoding="utf-8")
         os.replace(temporary, path)
 
     @contextmanager
@@ -198,13 +198,13 @@ class RunFolder:
     def note(self, text: str) -> None:
         """A line for the person at the terminal, whoever runs it."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        with open(self.notes, "a", encoding="utf-8") as file:
+        with open(self.notes, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text.replace("\n", " ") + "\n")
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -100,7 +100,7 @@ class VLLMServer:
     def lost(self) -> str:
         """Why the run has given this server up; empty while it is in use."""
         try:
-            return self._lost_file.read_text() if self._lost_file else ""
+            return self._lost_file.read_text(encoding="utf-8") if self._lost_file else ""
         except FileNotFoundError:
             return ""
 

@@ -11,7 +11,7 @@ from code_bonus import documented
 
 from postrl.rewards.code import code_reward
 
-ROWS = [json.loads(line) for line in Path(__file__).with_name("data.jsonl").read_text().splitlines()]
+ROWS = [json.loads(line) for line in Path(__file__).with_name("data.jsonl").read_text(encoding="utf-8").splitlines()]
 WITH = '```python\ndef f(x):\n    """Twice x."""\n    return 2 * x\n```'
 WITHOUT = "```python\ndef f(x):\n    return 2 * x\n```"
 

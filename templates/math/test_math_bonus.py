@@ -10,7 +10,7 @@ from math_bonus import one_box
 
 from postrl.rewards.math import math_reward
 
-ROWS = [json.loads(line) for line in Path(__file__).with_name("data.jsonl").read_text().splitlines()]
+ROWS = [json.loads(line) for line in Path(__file__).with_name("data.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("text", ["3 + 4 = 7, so \\boxed{7}", "$\\boxed{\\frac{1}{2}}$.", "\\boxed{7}"])

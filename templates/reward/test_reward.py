@@ -10,7 +10,7 @@ import pytest
 
 from reward import score
 
-ROWS = [json.loads(line) for line in Path(__file__).with_name("data.jsonl").read_text().splitlines()]
+ROWS = [json.loads(line) for line in Path(__file__).with_name("data.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def scores(*texts: str, answer: str = "Paris") -> list[float | None]:

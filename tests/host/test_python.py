@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from postrl.host.python import as_the_user_gave_it, python, safe_environment, safe_path
+from postrl.host.python import as_the_user_gave_it, child_environment, for_children, python
 
 DECOY = "raise SystemExit('the decoy %s was imported')\n"
 DECOYS = ("math", "types", "random", "json", "torch", "numpy", "wandb", "sitecustomize", "usercustomize", "postrl")
@@ -38,7 +38,7 @@ def test_a_child_finds_no_module_in_the_working_folder_whatever_pythonpath_says(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if given is not None:
         monkeypatch.setenv("PYTHONPATH", given.format(here=folder))
-    found = _run([*python(), "-c", LOOK], safe_environment())
+    found = _run([*python(), "-c", LOOK], child_environment())
     assert found and not [origin for origin in found if origin.startswith(str(folder))]
 
 
@@ -49,24 +49,24 @@ def test_nor_do_the_processes_that_a_child_starts(folder, monkeypatch):
         "import json, multiprocessing, subprocess, sys\n"
         f"sys.stdout.write(subprocess.run([sys.executable, '-c', {LOOK!r}], capture_output=True, text=True).stdout)\n"
     )
-    assert not [o for o in _run([*python(), "-c", program], safe_environment()) if o.startswith(str(folder))]
+    assert not [o for o in _run([*python(), "-c", program], child_environment()) if o.startswith(str(folder))]
     spawned = (
         "import multiprocessing\n"
         "from multiprocessing.spawn import get_preparation_data\n"
         "import json; print(json.dumps(get_preparation_data('child')['sys_path']))\n"
     )
-    assert str(folder) not in _run([*python(), "-c", spawned], safe_environment())
+    assert str(folder) not in _run([*python(), "-c", spawned], child_environment())
 
 
 def test_a_users_program_gets_back_what_the_user_had_set(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ":/theirs")
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")}
-    first = safe_environment()
+    first = child_environment()
     assert (first["PYTHONPATH"], first["PYTHONSAFEPATH"]) == ("/theirs", "1")
     for name, value in first.items():
         monkeypatch.setenv(name, value)
-    second = {**os.environ, **safe_path()}  # a child of a child
+    second = {**os.environ, **for_children()}  # a child of a child
     as_the_user_gave_it(second)
     assert {name: second.get(name) for name in before} == before
     assert not [name for name in second if name.startswith("POSTRL_GIVEN")]
@@ -91,7 +91,7 @@ def test_postrl_itself_may_lie_in_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "OURS", str(tmp_path.resolve()))
     monkeypatch.setenv("PYTHONPATH", ".")
-    assert safe_path()["PYTHONPATH"] == "."
+    assert for_children()["PYTHONPATH"] == "."
 
 
 def _run(command, env):

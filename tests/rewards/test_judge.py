@@ -305,7 +305,7 @@ def test_a_run_without_a_judge_does_not_start(judge):
         ({"timeout": 100}, "a completion may take 320 s; at most 180 s"),
         ({"retries": -1}, "retries = -1"),
         ({"extra_body": "[1]"}, "extra_body = '.1.' is no JSON object"),
-        ({"rubric": "nowhere.md"}, "the rubric nowhere.md cannot be read"),
+        ({"rubric": "nowhere.md"}, "cannot read the judge.s rubric nowhere.md"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, message):

@@ -65,6 +65,11 @@ processes.add_to(app)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 done, 1 failed, 2 usage, 130 interrupted. Tracebacks only with --debug."""
+    if argv is None:
+        from postrl.host import text
+
+        text.restart_in_utf8()
+        text.forgive_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     sys.exit(_run(args, debug="--debug" in args))
 

@@ -68,7 +68,7 @@ def _gpus() -> str:
         return "none"
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+        found = subprocess.run(query, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return f"nvidia-smi failed: {error}"
     return "; ".join(found.stdout.strip().splitlines()) or "none"

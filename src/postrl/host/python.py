@@ -1,10 +1,10 @@
-"""Python for child processes: none of them imports from the working folder.
+"""Python for child processes: none of them imports from the working folder, and all of them write UTF-8.
 
 A folder in which people work holds rewards named math.py, notes named types.py, and the folders wandb/ and datasets/ that
 tools leave there. Python puts that folder at the head of the search path, under `-m`, under `-c` and for an empty entry of
 PYTHONPATH, and multiprocessing hands it on. Only the process of a reward function looks there, and there last.
 
-    [*python(), "-m", "postrl", "worker"]       with the environment {**os.environ, **safe_path()}
+    [*python(), "-m", "postrl", "worker"]       with the environment {**os.environ, **for_children()}
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 import sys
 from collections.abc import MutableMapping
 
-SAFE, SEARCH = "PYTHONSAFEPATH", "PYTHONPATH"
-BEFORE = {SAFE: "POSTRL_GIVEN_PYTHONSAFEPATH", SEARCH: "POSTRL_GIVEN_PYTHONPATH"}
+SAFE, SEARCH, ENCODING, MODE = "PYTHONSAFEPATH", "PYTHONPATH", "PYTHONIOENCODING", "PYTHONUTF8"
+BEFORE = {name: f"POSTRL_GIVEN_{name}" for name in (SAFE, SEARCH, ENCODING, MODE)}
 """Variable -> the one that keeps what the user had given."""
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 """The folder that postrl itself is imported from."""
@@ -25,23 +25,25 @@ def python() -> list[str]:
     return [sys.executable, "-P"]
 
 
-def safe_path() -> dict[str, str | None]:
-    """Changes of the environment (None: remove) that keep a child, and what it starts, off the working folder."""
+def for_children() -> dict[str, str | None]:
+    """Changes of the environment (None: remove) that keep a child, and what it starts, off the working folder, and to UTF-8."""
     given = {name: os.environ.get(before, os.environ.get(name)) for name, before in BEFORE.items()}
     searched = os.environ.get(SEARCH, "").split(os.pathsep)
     kept = os.pathsep.join(entry for entry in searched if entry and not is_working_folder(entry))
-    changes: dict[str, str | None] = {SAFE: "1", SEARCH: kept or None}
+    changes: dict[str, str | None] = {SAFE: "1", SEARCH: kept or None, ENCODING: "utf-8:backslashreplace"}
+    if sys.getfilesystemencoding().lower() == "utf-8":  # else names of files would mean others there
+        changes[MODE] = "1"
     return changes | {BEFORE[name]: value or "" for name, value in given.items()}
 
 
-def safe_environment() -> dict[str, str]:
-    """This process's environment with `safe_path`, for subprocess."""
-    merged: dict[str, str | None] = {**os.environ, **safe_path()}
+def child_environment() -> dict[str, str]:
+    """This process's environment with `for_children`, for subprocess."""
+    merged: dict[str, str | None] = {**os.environ, **for_children()}
     return {name: value for name, value in merged.items() if value is not None}
 
 
 def as_the_user_gave_it(environment: MutableMapping[str, str]) -> None:
-    """Take `safe_path` back, for the programs that a user's own code starts."""
+    """Take `for_children` back, for the programs that a user's own code starts."""
     for name, before in BEFORE.items():
         if before in environment:
             given = environment.pop(before)

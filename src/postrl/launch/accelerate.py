@@ -36,7 +36,7 @@ def trainer_command(
     """
     port = free_port()
     config_path = Path(run_dir) / "accelerate.yaml"
-    config_path.write_text(_config(placement, port))
+    config_path.write_text(_config(placement, port), encoding="utf-8")
     cores = placement.trainer_cores or len(usable_cores())
     threads = num_threads or max(1, cores // placement.num_processes)
     command = [*python(), "-m", "accelerate.commands.launch", "--config_file", str(config_path)]

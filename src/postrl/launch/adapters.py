@@ -186,7 +186,7 @@ def _weight_files(model: str, revision: str | None) -> Iterator[Path]:
 def _names_in(path: Path) -> list[str]:
     """Names of the tensors in a safetensors file, or in the index of several."""
     if path.suffix == ".json":
-        return list(json.loads(path.read_text())["weight_map"])
+        return list(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         return [name for name in json.loads(file.read(length)) if name != "__metadata__"]

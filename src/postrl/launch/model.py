@@ -9,7 +9,7 @@ from pathlib import Path
 from postrl.config import GRPOConfig
 from postrl.data_sources import hub_is_reachable
 from postrl.errors import PostrlError, UsageError
-from postrl.host.python import python, safe_environment
+from postrl.host.python import child_environment, python
 from postrl.learning.loading import check_model_path
 from postrl.learning.packaged import PACKAGED, cache_folder
 
@@ -52,7 +52,7 @@ def local_model(config: GRPOConfig) -> str:
             errors="replace",
             timeout=CONVERSION_TIMEOUT,
             stdin=subprocess.DEVNULL,
-            env={**safe_environment(), "PYTHONUTF8": "1"},
+            env=child_environment(),
         )
     except subprocess.TimeoutExpired as error:
         raise PostrlError(

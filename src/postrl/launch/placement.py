@@ -138,7 +138,9 @@ def visible_gpus(*, timeout: float = 10.0) -> int:
     if (named := _named_devices()) is not None:
         return len(named)
     try:
-        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=timeout, check=True)
+        listing = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, encoding="utf-8", errors="replace", timeout=timeout, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return 0
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())

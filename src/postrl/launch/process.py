@@ -20,7 +20,7 @@ from typing import IO, Any
 import psutil
 
 from postrl.errors import ChildError, WaitTimeout
-from postrl.host.python import python, safe_path
+from postrl.host.python import for_children, python
 from postrl.launch import logs
 from postrl.launch.reaper import MARK, marked
 
@@ -78,7 +78,7 @@ class ChildProcess:
                 stdin=source,
                 stdout=log,
                 stderr=log,
-                env=_environment({**safe_path(), **(env or {}), MARK: self._mark}),
+                env=_environment({**for_children(), **(env or {}), MARK: self._mark}),
                 cwd=cwd,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

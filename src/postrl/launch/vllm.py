@@ -18,7 +18,7 @@ import psutil
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
-from postrl.host.python import python, safe_path
+from postrl.host.python import for_children, python
 from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
@@ -266,7 +266,7 @@ def _environment(
     model: str, devices: list[int], cores: Sequence[int], token: str, weights_dir: str | Path | None
 ) -> dict[str, str | None]:
     env: dict[str, str | None] = {
-        **safe_path(),
+        **for_children(),
         TOKEN_VARIABLE: token,
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes for weights and pauses
         "VLLM_NO_USAGE_STATS": "1",
@@ -324,7 +324,7 @@ def _flag(key: str, value: object) -> str:
 def _context_length(model: str) -> int | None:
     """The longest context of a local model, from its config.json; None when it does not say, or scales it."""
     try:
-        config = json.loads((Path(model) / "config.json").read_text())
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     config = config.get("text_config") or config

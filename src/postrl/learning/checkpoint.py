@@ -66,7 +66,7 @@ def save_checkpoint(
             dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))  # type: ignore[attr-defined]
         if learner.ranks.is_main:
             (temporary / PENDING).write_bytes(pending)
-            (temporary / STATE).write_text(json.dumps({**state, "step": step, **_updates(learner)}))
+            (temporary / STATE).write_text(json.dumps({**state, "step": step, **_updates(learner)}), encoding="utf-8")
             _sync_to_disk(temporary)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
@@ -136,7 +136,7 @@ def load_pending(path: Path) -> bytes:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    return dict(json.loads((path / STATE).read_text()))
+    return dict(json.loads((path / STATE).read_text(encoding="utf-8")))
 
 
 def _parts(learner: Learner) -> dict[str, Optimizing[Any]]:

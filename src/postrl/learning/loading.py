@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, UsageError
+from postrl.host.text import read_template
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -32,7 +33,7 @@ def load_tokenizer(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
             path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
         )
     if config.chat_template:
-        tokenizer.chat_template = Path(config.chat_template).read_text()
+        tokenizer.chat_template = read_template(config.chat_template)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -187,7 +188,7 @@ def check_model_path(name: str, flag: str = "--model") -> None:
                 hint="give the folder that save_pretrained wrote, such as RUN/model",
             )
         try:
-            json.loads((folder / "config.json").read_text())
+            json.loads((folder / "config.json").read_text(encoding="utf-8"))
         except ValueError as error:
             raise UsageError(f"{name}/config.json is not valid JSON: {error}", hint="save the model again") from error
     elif folder.exists():

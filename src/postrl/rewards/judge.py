@@ -18,12 +18,12 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import httpx
 
 from postrl.errors import RewardError, UsageError
+from postrl.host.text import read_text
 from postrl.rewards.builtin import BUILTINS, judge_processes
 from postrl.rewards.endpoint import Endpoint, Refused, key_from
 from postrl.rewards.score import Score
@@ -262,10 +262,7 @@ def _rubric(path: str) -> str:
     """The text of a rubric's file, read once: a run is judged by one rubric."""
     if not path:
         return RUBRIC
-    try:
-        text = Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"judge: the rubric {path} cannot be read: {error}", hint="give a text file") from None
+    text = read_text(path, "the judge's rubric", "give a text file").strip()
     if not text:
         raise UsageError(f"judge: the rubric {path} is empty", hint="say in it what a good answer is")
     return text

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from postrl.errors import RewardError
-from postrl.host.python import python, safe_environment
+from postrl.host.python import child_environment, python
 from postrl.rewards import frames
 from postrl.rewards.lifetime import kill_group
 from postrl.rewards.registry import RewardSpec
@@ -220,7 +220,7 @@ def _spawn(log_path: Path | None) -> Child:
                 stderr=output,
                 pass_fds=(for_child, from_child),
                 start_new_session=True,
-                env=safe_environment(),
+                env=child_environment(),
             )
     except OSError:
         os.close(requests)

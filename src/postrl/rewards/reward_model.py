@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import RewardError, UsageError
+from postrl.host.text import read_text
 from postrl.rewards.builtin import BUILTINS, cores
 from postrl.rewards.endpoint import Endpoint, Refused, key_from
 from postrl.rewards.score import Score
@@ -192,12 +193,7 @@ def _texts(model: str, chat_template: str) -> Texts:
         ) from None
     _check_kind(model, config)
     if chat_template:
-        try:
-            tokenizer.chat_template = Path(chat_template).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"reward_model: the chat template {chat_template} cannot be read: {error}", hint="give a Jinja file"
-            ) from None
+        tokenizer.chat_template = read_text(chat_template, "reward_model's chat template", "give a Jinja file")
     inner = config.get_text_config()
     lengths = (getattr(inner, "max_position_embeddings", None), tokenizer.model_max_length)
     known = [int(length) for length in lengths if length and length < 1 << 30]  # 1e30: the tokenizer does not say

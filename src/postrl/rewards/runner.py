@@ -275,7 +275,10 @@ class RewardRunner:
     def _write(self, line: str) -> None:
         if self.log_path is None:
             return
-        with contextlib.suppress(OSError), self.log_path.open("a") as log:  # a full disk: it is counted all the same
+        with (
+            contextlib.suppress(OSError),
+            self.log_path.open("a", encoding="utf-8", errors="backslashreplace") as log,
+        ):  # a full disk: it is counted all the same
             log.write(f"{line}\n")
 
     def _total(self, rollout: Rollout) -> float | None:

@@ -173,7 +173,7 @@ def roomy_folder(folder: Path, nbytes: int) -> Path:
 def write_pointer(folder: Path, latest: dict[str, Any]) -> None:
     """What a restarted server is brought to: the version, and the file or the adapters that hold it."""
     part = folder / f"{POINTER}.tmp"
-    part.write_text(json.dumps(latest))
+    part.write_text(json.dumps(latest), encoding="utf-8")
     part.replace(folder / POINTER)
 
 
@@ -242,7 +242,7 @@ def server_lock(folder: Path, server: VLLMServer, deadline_s: float) -> Iterator
     """
     path = server_file(folder, server.url, "lock")
     end = time.monotonic() + deadline_s
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

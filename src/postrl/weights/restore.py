@@ -28,7 +28,7 @@ def restore(server: VLLMServer, folder: str | Path, *, timeout: float = 600.0) -
     if not pointer.exists():
         return None
     with server_lock(pointer.parent, server, timeout):
-        latest = json.loads(pointer.read_text())
+        latest = json.loads(pointer.read_text(encoding="utf-8"))
         if "adapters" in latest:
             serve_adapters(server, latest["adapters"], timeout)
         else:

@@ -243,7 +243,14 @@ def survey() -> list[tuple[str, bool, str]]:
     """What this machine offers: (mechanism, whether it works here, a note), each tried in a process of its own."""
     command = [*starter.COMMAND[:-1], starter.BOOT.replace("forkserver", "survey")]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_WALL, env=places.environment("/"))
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PROBE_WALL,
+            env=places.environment("/"),
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return [("survey", False, str(error))]
     rows = [line.split("\t") for line in done.stdout.splitlines()]

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from postrl.host.python import python, safe_environment
+from postrl.host.python import child_environment, python
 from postrl.rewards import frames
 from postrl.rewards.lifetime import kill_group
 
@@ -85,7 +85,7 @@ class Grader:
         command = [*python(), "-m", "postrl.rewards.math.zygote"]
         # SYMPY_GROUND_TYPES: with gmpy2 a kill and an alarm would behave otherwise, and memory limits abort
         environment = {
-            **safe_environment(),
+            **child_environment(),
             "SYMPY_GROUND_TYPES": "python",
             "PYTHONHASHSEED": "0",
             "PYTHONWARNINGS": "ignore",

@@ -140,7 +140,7 @@ def _compute(questions: int, answers: int) -> None:
 def _limit_memory() -> None:
     if sys.platform != "linux":
         return
-    with open("/proc/self/statm") as statm:
+    with open("/proc/self/statm", encoding="utf-8") as statm:
         now = int(statm.read().split()[0]) * resource.getpagesize()
     with contextlib.suppress(ValueError, OSError):  # a lower limit holds already
         resource.setrlimit(resource.RLIMIT_AS, (now + ROOM, now + ROOM))

@@ -62,7 +62,7 @@ def die_with_parent() -> None:
 
 
 def has_capability(number: int) -> bool:
-    with open("/proc/self/status") as status:
+    with open("/proc/self/status", encoding="utf-8") as status:
         for line in status:
             if line.startswith("CapEff:"):
                 return bool(int(line.split()[1], 16) >> number & 1)

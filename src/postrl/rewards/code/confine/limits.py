@@ -35,7 +35,7 @@ def apply(wanted: dict[str, int | None]) -> None:
 
 def private_user(number: int) -> int:
     """A user id that no other live sandbox has; `number` is the keeper's process id."""
-    with open("/proc/self/uid_map") as mapped:
+    with open("/proc/self/uid_map", encoding="utf-8") as mapped:
         ranges = [[int(field) for field in line.split()] for line in mapped]
     for uid in (PRIVATE_USERS + number, NOBODY):
         if any(first <= uid < first + count for first, _, count in ranges):

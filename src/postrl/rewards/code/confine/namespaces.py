@@ -38,7 +38,7 @@ def enter() -> None:
     uid, gid = os.geteuid(), os.getegid()
     _unshare("user, process, network and IPC namespaces", flags | kernel.CLONE_NEWUSER)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
+        with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
             file.write(text)
 
 

@@ -12,7 +12,7 @@ import threading
 
 
 def main(level: str, outside: str, parent: int) -> str:
-    with open("inside", "w") as file:
+    with open("inside", "w", encoding="utf-8") as file:
         file.write("its own folder is writable")
     thread = threading.Thread(target=os.getpid)
     thread.start()

@@ -114,7 +114,10 @@ def _passed_together(job: Job) -> str | None:
     for name in filter(str.isdigit, os.listdir("/proc")):
         if name == "1":  # init
             continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/statm") as statm:  # OSError: ended meanwhile
+        with (
+            contextlib.suppress(OSError),
+            open(f"/proc/{name}/statm", encoding="utf-8") as statm,
+        ):  # OSError: ended meanwhile
             _, resident, shared = statm.read().split()[:3]
             pages += int(resident) - int(shared)
             tasks += os.stat(f"/proc/{name}/task").st_nlink - 2
@@ -187,5 +190,5 @@ def _enter(job: Job, up: int) -> None:
 
 def _prefer_for_oom() -> None:
     """When the machine runs out of memory the kernel ends this process and not the trainer."""
-    with open("/proc/self/oom_score_adj", "w") as score:
+    with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as score:
         score.write("1000")
