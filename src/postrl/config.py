@@ -413,7 +413,8 @@ class GRPOConfig:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            setattr(self, f.name, as_typed(f, getattr(self, f.name), type(self).__name__))
+            value = as_typed(f, getattr(self, f.name), type(self).__name__)
+            setattr(self, f.name, paths.from_home(f, value))
         check(self)
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 from postrl.algorithms.presets import is_file
 from postrl.data_presets import find_preset
 from postrl.data_sources import is_file_name
+from postrl.errors import UsageError
 from postrl.learning.packaged import PACKAGED
 from postrl.rewards.builtin import BUILTINS
 
@@ -96,6 +97,24 @@ def change_paths(
     if isinstance(value, list | tuple):
         return [_changed(kind, item, change, Path(base or "")) for item in value]
     return _changed(kind, value, change, Path(base or ""))
+
+
+def from_home(f: Field[Any], value: Any) -> Any:
+    """A setting with ~ and ~USER in its paths as home folders. Variables such as $DATA are the shell's affair.
+
+    Raises:
+        UsageError: there is no such user, or no home folder.
+    """
+
+    def expanded(path: str) -> str:
+        found = os.path.expanduser(path)
+        if found.startswith("~"):
+            user = found.partition("/")[0]
+            why = "this user has no home folder: HOME is not set" if user == "~" else f"there is no user {user[1:]}"
+            raise UsageError(f"{f.name} is {path}, and {why}", hint=f"write the whole path, or ./{path} for a name")
+        return found
+
+    return change_paths(f, value, expanded)
 
 
 def _changed(kind: Kind, value: Any, change: Callable[[str], str], base: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import Field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from postrl.errors import UsageError
@@ -71,7 +71,7 @@ def _float(value: Any) -> float:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Path):
+    if isinstance(value, bool) or not isinstance(value, str | int | float | PurePath):
         raise TypeError
     return str(value)
 

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NoReturn, TypeVar
 
 from postrl.algorithms.objective import (
@@ -95,6 +95,8 @@ class GRPOTrainer:
         callbacks: Sequence[Any] | None = None,
     ) -> None:
         args = args or self.settings()
+        if isinstance(model, PurePath):
+            model = str(model)
         if not isinstance(model, str):
             _check_module(model, processing_class)
         self.args = with_run_folder(

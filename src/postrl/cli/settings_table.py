@@ -16,6 +16,9 @@ Generated from `postrl.config.GRPOConfig` by `python -m postrl.cli.settings_tabl
 the flag `--max-steps`, the key `max_steps:` in a `--config` file, and `GRPOConfig(max_steps=...)` in a script. Flags win over
 the config file. Yes/no flags are switched off with `--no-...`; lists are given by repeating the flag. Defaults are those of
 `postrl grpo`; [presets.md](presets.md) says what other algorithms have otherwise.
+
+In a setting that is a path, `~` is the home folder; variables such as `$DATA` are the shell's and stay as they are in a file or
+a script. Text files (configurations, templates, rubrics, rewards) are read as UTF-8, whatever the locale says.
 """
 
 
