@@ -227,6 +227,14 @@ def test_a_stop_token_ends_it_and_belongs_to_it(model):
     assert (free.finish_reason, stopped.finish_reason) == ("length", "stop")
 
 
+def test_a_stop_token_of_a_request_ends_that_one_alone(model):
+    (free,) = sample(sampler(model), [request(PROMPTS[0], 7)])
+    asked = [request(PROMPTS[0], 7, stop_token_ids=(free.completion_ids[3],)), request(PROMPTS[0], 7)]
+    stopped, other = sample(sampler(model), asked)
+    assert (stopped.completion_ids, stopped.finish_reason) == (free.completion_ids[:4], "stop")
+    assert (other.completion_ids, other.finish_reason) == (free.completion_ids, "length")
+
+
 def test_a_stop_token_at_the_limit_is_a_stop(model):
     (free,) = sample(sampler(model), [request(PROMPTS[0], 7)])
     (stopped,) = sample(sampler(model, stop=[free.completion_ids[3]]), [request(PROMPTS[0], 7, max_tokens=4)])

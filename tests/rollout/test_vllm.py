@@ -7,6 +7,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,14 @@ def test_a_completion_comes_back_with_log_probs_and_versions():
     assert body["token_ids"] == [1, 2, 3]
     assert (asked["seed"], asked["temperature"], asked["max_tokens"]) == (5, 0.9, 16)
     assert (asked["stop"], asked["stop_token_ids"]) == (["END"], [2, 9])
+
+
+def test_the_stop_tokens_of_a_request_come_to_those_of_all():
+    asked = replace(request(), sampling=Sampling(0.9, 16, stop_token_ids=(9, 5)))
+    with Generating(lambda n, body: (200, choice())) as server:
+        sample(sampler(server), [asked])
+    ((_, body),) = server.calls
+    assert body["sampling_params"]["stop_token_ids"] == [2, 5, 9]
 
 
 def test_with_adapters_a_request_names_its_version_and_the_engines_own_is_ignored():

@@ -21,6 +21,8 @@ from postrl.types import VersionSpan
 
 MAX_SEQUENCES = 256
 """Completions in flight at once: bounds the KV cache."""
+STOP_MARGIN = 8
+"""Tokens before a stop text that are decoded with it: a text that begins in the middle may lose its first blank."""
 
 
 class EmbeddedSampler:
@@ -183,7 +185,8 @@ class _Decoding:
     def _has_stop_text(self, completion: list[int], stop: Sequence[str]) -> bool:
         if not stop:
             return False
-        text = self.tokenizer.decode(completion)
+        longest = max(len(s.encode()) for s in stop)  # a token is a byte at least, and those before it were looked at
+        text = self.tokenizer.decode(completion[-(longest + STOP_MARGIN) :])
         return any(s in text for s in stop)
 
     def _note_support(self, running: Sequence[int], logits_bV: Tensor) -> None:
