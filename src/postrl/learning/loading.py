@@ -143,7 +143,7 @@ def stop_token_ids(model_config: Any, generation_config: Any, tokenizer: Any) ->
         getattr(getattr(model_config, "text_config", None), "eos_token_id", None),
     ):
         ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
-    return sorted(ids)
+    return sorted(token for token in ids if token >= 0)  # -1: none
 
 
 def stop_tokens_of(config: GRPOConfig, path: str, tokenizer: Any) -> list[int]:

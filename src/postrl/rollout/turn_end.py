@@ -124,10 +124,9 @@ def _own(prompts: Sequence[Prompt]) -> list[_Talk]:
     """The first conversation of each kind: rows may have tools and arguments for the template."""
     kinds: dict[str, _Talk] = {}
     for prompt in prompts:
-        messages = prompt.messages or []
-        begun = (
-            messages[:-1] if messages and messages[-1]["role"] == "assistant" else messages
-        )  # the policy goes on from it
+        begun = prompt.messages or []
+        if begun and begun[-1]["role"] == "assistant":  # the policy goes on from it
+            begun = begun[:-1]
         if not begun or len(kinds) == MOST_KINDS:
             continue
         tools, further = (_parsed(prompt.columns.get(name)) for name in ("tools", "chat_template_kwargs"))
