@@ -105,6 +105,12 @@ class GRPOConfig:
     system_prompt: str | None = setting(
         None, DATA, "System message put before every prompt, in place of a row's own; makes text prompts conversations."
     )
+    chat: bool | None = setting(
+        None,
+        DATA,
+        "Make text prompts user messages, in the model's chat template; --no-chat: never, also not those of known data sets; "
+        "default: those of known data sets alone, and a line where other text prompts meet a chat template.",
+    )
     shuffle: bool = setting(True, DATA, "Shuffle the rows, with the run's seed, anew each epoch.")
     max_prompt_length: int = setting(
         1024, DATA, "Prompts of more tokens than this are dropped before training, and counted."

@@ -219,6 +219,15 @@ def _dataset_path(c: GRPOConfig) -> Problem:
     return None
 
 
+def _chat(c: GRPOConfig) -> Problem:
+    if c.chat is False and c.system_prompt is not None:
+        return (
+            "chat is off, and system_prompt makes text prompts conversations",
+            "remove --no-chat, or put the text of --system-prompt into the prompts",
+        )
+    return None
+
+
 def _microbatch_holds_one(c: GRPOConfig) -> Problem:
     longest = c.max_prompt_length + c.max_completion_length
     if c.max_tokens_per_microbatch is not None and c.max_tokens_per_microbatch < c.max_completion_length:
@@ -323,6 +332,6 @@ def _narrowed(c: GRPOConfig) -> Problem:
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
     _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _reward_args,
-    _dataset_path, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
+    _dataset_path, _chat, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
     _weight_sync, _vllm_args, _narrowed,
 )  # fmt: skip

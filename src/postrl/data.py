@@ -2,13 +2,14 @@
 
 A prompt column holds text or messages, as in TRL: text is a plain prompt, given to the model as it is; a list of
 messages is conversational and goes through the tokenizer's chat template. The text of a known data set (PRESETS), and
-any text when there is a --system-prompt, becomes a user message. A --system-prompt takes the place of a row's own.
+any text with --chat or a --system-prompt, becomes a user message. A --system-prompt takes the place of a row's own.
+Whatever rows hold is made plain at the door (`postrl.rows`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,12 @@ from postrl.data_sources import (
 from postrl.data_stream import PromptStream, repeats, steps_for_epochs
 from postrl.errors import DataError, UsageError
 from postrl.host.text import read_template
-from postrl.types import Messages, Prompt
+from postrl.rows.columns import ANSWER, PROMPT, Guess, guess, likely
+from postrl.rows.given import given_rows
+from postrl.rows.plain import plain_row
+from postrl.rows.rendering import Rendering
+from postrl.rows.tokens import encode_prompts
+from postrl.types import Prompt
 
 __all__ = ["PRESETS", "PromptSet", "PromptStream", "load_prompts", "steps_for_epochs"]
 
@@ -54,6 +60,8 @@ class PromptSet:
     """Share of each data set by name, for PromptStream; None: each prompt counts the same."""
     name: str = ""
     """The data sets' names, joined with +."""
+    notes: list[str] = field(default_factory=list)
+    """What was guessed or looks unintended, a line each."""
 
     def describe(self) -> str:
         """One line for people: how many prompts, how many left out and why."""
@@ -78,7 +86,7 @@ def load_prompts(
     Args:
         tokenizer: a transformers tokenizer; `config.chat_template` replaces its template.
         split: "train": --dataset; "eval": --eval-dataset, at most eval_prompts of it, spread evenly over its rows.
-        raw: rows given by a script instead (a datasets.Dataset or a list of dicts); named "train" or "eval".
+        raw: rows given by a script instead (see `given_rows`); named "train" or "eval".
 
     Raises:
         DataError: no such data set, a missing column, offline, or nothing usable.
@@ -106,7 +114,7 @@ def check_sources(config: GRPOConfig) -> None:
     if all(_is_quick(name) for name in names):
         sources = _train(config)
         for source in sources:
-            _columns(source, config)
+            _columns(source, _plain(source), config)
         repeats(config.prompts_per_step, max(1, sum(len(source.rows) for source in sources)))
 
 
@@ -141,27 +149,8 @@ class _Source:
 
 def _sources(config: GRPOConfig, split: Split, raw: Any) -> list[_Source]:
     if raw is not None:
-        return [_given(raw, split)]
+        return [_Source(split, given_rows(raw, split))]
     return _train(config) if split == "train" else [_eval(config)]
-
-
-def _given(raw: Any, split: Split) -> _Source:
-    """Rows that a script gives."""
-    if isinstance(raw, dict):  # a DatasetDict
-        raise DataError(
-            f"{split}_dataset has several splits: {', '.join(raw)}",
-            hint=f"give one: {split}_dataset=dataset[{next(iter(raw))!r}]",
-        )
-    if not (hasattr(raw, "__len__") and hasattr(raw, "__getitem__")):
-        raise DataError(
-            f"{split}_dataset is a {type(raw).__name__}, expected a datasets.Dataset or a list of dicts",
-            hint=f"{split}_dataset=list(dataset) reads a stream into memory",
-        )
-    if isinstance(raw, list) and not all(isinstance(row, dict) for row in raw):
-        raise DataError(
-            f"{split}_dataset has rows that are no dicts", hint="give rows such as {'prompt': ..., 'answer': ...}"
-        )
-    return _Source(split, raw)
 
 
 def _train(config: GRPOConfig) -> list[_Source]:
@@ -262,40 +251,54 @@ class _Part:
     dropped_long: int
     unusable: list[str]
     num_rows: int
+    notes: list[str]
 
 
 def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any) -> _Part:
     """The prompts of one source: columns picked, templates applied, tokens counted."""
-    prompt_column, answer_column = _columns(source, config)
+    rows = _plain(source)
+    prompt_column, answer_column, guessed = _columns(source, rows, config)
+    optional = answer_column == guessed.answer  # nobody has said that a row needs one
+    template = source.preset.template if source.preset else None
+    rendering = Rendering(tokenizer, template, config.chat, config.system_prompt)
     found: list[Prompt] = []
     unusable: list[str] = []
-    for i, row in enumerate(source.rows):
-        prompt_id = f"{source.name}:{i}"
-        row = _converted(row, source.preset)
+    for i, given in enumerate(rows):
+        prompt_id, row = f"{source.name}:{i}", _converted(given, source.preset)
         prompt, answer = row.get(prompt_column), row.get(answer_column) if answer_column else None
-        if _empty(prompt) or (answer_column and _empty(answer)):
+        if _empty(prompt) or (answer_column and not optional and _empty(answer)):
             unusable.append(prompt_id)
             continue
         columns = {name: value for name, value in row.items() if name != prompt_column}
-        if answer_column:
+        if answer_column and not _empty(answer):
             columns["answer"] = answer
-        messages, text = _render(prompt_id, prompt, source.preset, config, tokenizer)
+        messages, text = rendering.render(prompt_id, prompt, columns)
         found.append(Prompt(prompt_id, messages, text, [], columns))
     _tokenize(found, tokenizer)
-    short = [prompt for prompt in found if 0 < len(prompt.token_ids) <= config.max_prompt_length]
-    return _Part(short, len(found) - len(short), unusable, len(source.rows))
+    unusable += [prompt.prompt_id for prompt in found if not prompt.token_ids]
+    found = [prompt for prompt in found if prompt.token_ids]
+    short = [prompt for prompt in found if len(prompt.token_ids) <= config.max_prompt_length]
+    notes = [guessed.line(source.name), *rendering.notes(chat_is_likely=not _is_base(config.model))]
+    return _Part(short, len(found) - len(short), unusable, len(rows), [note for note in notes if note])
 
 
-def _columns(source: _Source, config: GRPOConfig) -> tuple[str, str | None]:
-    """Names of the prompt and the answer column. A data set whose rewards need no answer may have none."""
-    names = list(
-        getattr(source.rows, "column_names", None) or dict.fromkeys(name for row in source.rows for name in row)
-    )
+def _plain(source: _Source) -> list[dict[str, Any]]:
+    """The rows of a source as plain values."""
+    return [plain_row(row, f"{source.name}:{i}") for i, row in enumerate(source.rows)]
+
+
+def _columns(source: _Source, rows: Rows, config: GRPOConfig) -> tuple[str, str | None, Guess]:
+    """Names of the prompt and the answer column, and which of them were guessed. A data set whose rewards need no answer
+    may have none."""
+    columns = getattr(source.rows, "column_names", None)
+    names = columns if isinstance(columns, list) else list(dict.fromkeys(name for row in rows for name in row))
     preset = source.preset
     flags = (None, None) if source.own_columns else (config.prompt_column, config.answer_column)
-    prompt = flags[0] or (preset.prompt_column if preset else "prompt")
-    answer = flags[1] or (preset.answer_column if preset else "answer")
-    required = {prompt: "choose one with --prompt-column"}
+    guessed = Guess() if preset else guess(names, rows, prompt=flags[0], answer=flags[1])
+    prompt = flags[0] or guessed.prompt or (preset.prompt_column if preset else PROMPT)
+    answer = flags[1] or guessed.answer or (preset.answer_column if preset else ANSWER)
+    between = likely(PROMPT, names, rows)
+    required = {prompt: f"choose one with --prompt-column{': ' + ' or '.join(between) if between else ''}"}
     if answer and (flags[1] or preset):
         required[answer] = "choose one with --answer-column"
     if preset and preset.needs:
@@ -303,7 +306,12 @@ def _columns(source: _Source, config: GRPOConfig) -> tuple[str, str | None]:
     for column, hint in required.items():
         if names and column not in names:
             raise DataError(f"{source.name} has no column {column!r}; it has {', '.join(names)}", hint=hint)
-    return prompt, answer if answer in names else None
+    return prompt, answer if answer in names else None, guessed
+
+
+def _is_base(model: str) -> bool:
+    """Whether its name says that a model is no chat model."""
+    return re.search(r"[-_](base|pt)([-_.]|$)", model, re.IGNORECASE) is not None
 
 
 def _converted(row: Row, preset: Preset | None) -> Row:
@@ -317,66 +325,33 @@ def _converted(row: Row, preset: Preset | None) -> Row:
 
 
 def _empty(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or value == [] or (isinstance(value, float) and math.isnan(value))
-
-
-def _render(
-    prompt_id: str, prompt: Any, preset: Preset | None, config: GRPOConfig, tokenizer: Any
-) -> tuple[Messages | None, str]:
-    """A prompt's messages (None: plain) and its text as the model reads it."""
-    if isinstance(prompt, str):
-        text = preset.template.replace("{prompt}", prompt) if preset else prompt
-        if config.system_prompt is None and not (preset and tokenizer.chat_template):
-            return None, text
-        messages: Messages = [{"role": "user", "content": text}]
-    elif isinstance(prompt, Iterable) and all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in prompt):
-        messages = [dict(m) for m in prompt]
-    else:
-        raise DataError(
-            f"{prompt_id}: the prompt is a {type(prompt).__name__}, expected text or a list of messages (role, content)",
-            hint="choose the column with --prompt-column",
-        )
-    if config.system_prompt is not None:
-        messages = [
-            {"role": "system", "content": config.system_prompt},
-            *(m for m in messages if m["role"] != "system"),
-        ]
-    return messages, _apply_template(prompt_id, messages, tokenizer)
-
-
-def _apply_template(prompt_id: str, messages: Messages, tokenizer: Any) -> str:
-    from jinja2 import TemplateError
-
-    if not tokenizer.chat_template:
-        raise DataError(
-            "the prompts are conversations, and the model's tokenizer has no chat template",
-            hint="choose an instruction-tuned model, or give a template with --chat-template FILE",
-        )
-    goes_on = messages[-1]["role"] == "assistant"  # the policy finishes a turn that the prompt begins
-    try:
-        return str(
-            tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=not goes_on, continue_final_message=goes_on
-            )
-        )
-    except (TemplateError, ValueError) as error:
-        raise DataError(
-            f"{prompt_id}: the chat template refuses the prompt: {error}",
-            hint="--chat-template FILE replaces the template",
-        ) from error
+    return value is None or value == [] or (isinstance(value, str) and not value.strip())
 
 
 def _tokenize(prompts: Sequence[Prompt], tokenizer: Any) -> None:
-    """Fill in the token ids. A chat template writes its own special tokens; plain text gets the tokenizer's."""
+    """Fill in the token ids.
+
+    Raises:
+        DataError: a prompt that ends with the end of a text, so that there is nothing to go on with.
+    """
     for plain in (True, False):
         group = [prompt for prompt in prompts if (prompt.messages is None) == plain]
-        for start in range(0, len(group), 1024):
-            batch = group[start : start + 1024]
-            encoded = tokenizer([prompt.text for prompt in batch], add_special_tokens=plain, verbose=False)
-            for prompt, token_ids in zip(batch, encoded["input_ids"], strict=True):
-                prompt.token_ids = list(token_ids)
+        ids = encode_prompts(tokenizer, [prompt.text for prompt in group], templated=not plain)
+        for prompt, token_ids in zip(group, ids, strict=True):
+            prompt.token_ids = token_ids
+    end = getattr(tokenizer, "eos_token", None)
+    ended = next((p for p in prompts if end and p.messages is None and _ends(p.text, end)), None)
+    if ended:
+        raise DataError(
+            f"{ended.prompt_id}: the prompt ends with {end}, the end of a text or a turn: the model would be asked to go on after it",
+            hint="render rows with apply_chat_template(..., add_generation_prompt=True), or take the token off",
+        )
+
+
+def _ends(text: str, end: str) -> bool:
+    """Whether a text ends with this token and has something before it."""
+    head = text.rstrip().removesuffix(end)
+    return len(head) < len(text.rstrip()) and bool(head.replace(end, "").strip())
 
 
 # -- several data sets -----------------------------------------------------------------------------------------------
@@ -386,11 +361,7 @@ def _joined(sources: list[_Source], parts: list[_Part], *, own_rewards: bool) ->
     """One set of all. `own_rewards`: no --reward is given, so each row is scored by its own data set's."""
     for source, part in zip(sources, parts, strict=True):
         if not part.prompts:
-            raise DataError(
-                f"no row of {source.name} is usable: {part.num_rows} rows, {part.dropped_long} longer than "
-                f"max_prompt_length, {len(part.unusable)} without a usable prompt or answer",
-                hint="raise --max-prompt-length, or check --prompt-column and --answer-column",
-            )
+            raise _nothing_left(source, part)
     rewards = tuple(dict.fromkeys(source.preset.reward for source in sources if source.preset))
     if own_rewards and rewards:
         _score_by_own(sources, parts)
@@ -404,6 +375,20 @@ def _joined(sources: list[_Source], parts: list[_Part], *, own_rewards: bool) ->
         default_reward=rewards,
         weights={source.name: source.weight or 1.0 for source in sources} if weighted else None,
         name="+".join(source.name for source in sources),
+        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _nothing_left(source: _Source, part: _Part) -> DataError:
+    """Why a data set gives no prompt, and what would help."""
+    if not part.num_rows:
+        return DataError(f"{source.name} has no rows", hint="is it the right file, and the right --dataset-split?")
+    hints = ["raise --max-prompt-length"] * bool(part.dropped_long)
+    hints += ["check --prompt-column and --answer-column"] * bool(part.unusable)
+    return DataError(
+        f"no row of {source.name} is usable: {part.num_rows} rows, {part.dropped_long} longer than "
+        f"max_prompt_length, {len(part.unusable)} without a usable prompt or answer",
+        hint=", or ".join(hints),
     )
 
 

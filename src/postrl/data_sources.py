@@ -8,10 +8,13 @@ A source gives plain rows (column -> value); `postrl.data` makes prompts of them
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -42,7 +45,8 @@ def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any
     """The rows of a file, or of all files of a folder in the order of their names.
 
     Args:
-        split: in a folder, only the files that carry this name, such as train.jsonl or test-00000.parquet, if any do.
+        split: in a folder, only the files that carry this name, such as train.jsonl or test-00000.parquet, if any do; in
+            a JSON file with several lists of rows, the one of this name.
 
     Raises:
         DataError: no such file, an unknown kind, or a line that is not a row.
@@ -56,7 +60,7 @@ def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any
     if not files:
         found = "holds no data file" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {found}", hint=f"give a {KINDS} file, or a folder of them")
-    return [row for file in files for row in _read_file(file)]
+    return [row for file in files for row in _read_file(file, split)]
 
 
 def folder_has_split(path: str | Path, split: str) -> bool:
@@ -69,21 +73,22 @@ def _names_split(file: Path, split: str) -> bool:
     return re.search(rf"(^|[-_.]){re.escape(split)}([-_.]|$)", file.stem) is not None
 
 
-def _read_file(file: Path) -> list[dict[str, Any]]:
+def _read_file(file: Path, split: str | None) -> list[dict[str, Any]]:
     reader = READERS.get(_kind(file))
     if reader is None:
         raise DataError(f"{file} is not a {KINDS} file", hint="convert it, or rename it to what it is")
     try:
-        rows = reader(file)
+        rows = reader(file, split)
     except DataError:
         raise
-    except (OSError, EOFError) as error:  # EOFError: a .gz that was cut
+    except (OSError, EOFError, zlib.error) as error:  # a .gz that was cut, or damaged
         raise DataError(
             f"cannot read {file}: {getattr(error, 'strerror', None) or error}",
             hint="check the path and its permissions",
         ) from error
-    except ValueError as error:  # not UTF-8, not JSON, not Parquet (pyarrow's ArrowInvalid)
-        raise DataError(f"{file} is not a valid {_kind(file)[1:]} file: {error}", hint="check the file") from error
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, not Parquet (pyarrow's ArrowInvalid)
+        hint = "save it as UTF-8" if isinstance(error, UnicodeError) else "check the file"
+        raise DataError(f"{file} is not a valid {_kind(file)[1:]} file: {error}", hint=hint) from error
     bad = next((i for i, row in enumerate(rows) if not isinstance(row, dict)), None)
     if bad is not None:
         raise DataError(
@@ -93,7 +98,7 @@ def _read_file(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _jsonl(file: Path) -> list[Any]:
+def _jsonl(file: Path, split: str | None = None) -> list[Any]:
     rows = []
     with _open_text(file) as lines:
         for number, line in enumerate(lines, 1):
@@ -107,8 +112,8 @@ def _jsonl(file: Path) -> list[Any]:
     return rows
 
 
-def _json(file: Path) -> list[Any]:
-    """A list of objects, an object with such a list under "data", or columns of equal length; else lines."""
+def _json(file: Path, split: str | None) -> list[Any]:
+    """A list of objects, an object with such lists by split or under "data", or columns of equal length; else lines."""
     try:
         with _open_text(file) as text:
             value = json.load(text)
@@ -119,24 +124,60 @@ def _json(file: Path) -> list[Any]:
             raise error from None  # it was meant as one value: say where that breaks
     if isinstance(value, dict) and isinstance(value.get("data"), list):
         value = value["data"]
-    if isinstance(value, dict) and value and all(isinstance(column, list) for column in value.values()):
-        return [dict(zip(value, cells, strict=True)) for cells in zip(*value.values(), strict=True)]
+    if isinstance(value, dict) and value and all(isinstance(cells, list) for cells in value.values()):
+        cells = [cell for cells in value.values() for cell in cells]
+        by_split = cells and all(isinstance(cell, dict) and "role" not in cell for cell in cells)
+        return _of_split(file, value, split) if by_split else _rows_of_columns(file, value)
     return value if isinstance(value, list) else [value]
 
 
-def _parquet(file: Path) -> list[Any]:
+def _of_split(file: Path, lists: dict[str, list[Any]], split: str | None) -> list[Any]:
+    """The rows of a file that has them by split."""
+    if split in lists:
+        return lists[split]
+    if len(lists) == 1:
+        return next(iter(lists.values()))
+    raise DataError(
+        f"{file} holds rows of {', '.join(lists)}, and none called {split}", hint="choose one with --dataset-split"
+    )
+
+
+def _rows_of_columns(file: Path, columns: dict[str, list[Any]]) -> list[Any]:
+    lengths = {name: len(cells) for name, cells in columns.items()}
+    if len({*lengths.values()}) > 1:
+        found = ", ".join(f"{name} ({length})" for name, length in lengths.items())
+        raise DataError(f"{file} has columns of several lengths: {found}", hint="each row has a cell of every column")
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _parquet(file: Path, split: str | None) -> list[Any]:
     import pyarrow.parquet as pq
 
     rows: list[Any] = pq.read_table(file).to_pylist()
     return rows
 
 
-def _csv(file: Path) -> list[Any]:
-    import csv
-
+def _csv(file: Path, split: str | None) -> list[Any]:
+    """Cells that a row has not are None; blank lines are no rows."""
     csv.field_size_limit(2**31 - 1)  # a long prompt is one field
+    rows = []
     with _open_text(file) as lines:
-        return list(csv.DictReader(lines))
+        reader = csv.reader(lines, strict=True)
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            if twice := next((name for name in header if header.count(name) > 1), None):
+                raise DataError(f"{file} has two columns {twice!r}", hint="give each column a name of its own")
+            for cells in reader:
+                if len(cells) > len(header):
+                    raise csv.Error(f"a row of {len(cells)} cells, and the header names {len(header)}")
+                if cells:
+                    rows.append(dict(zip_longest(header, cells)))
+        except csv.Error as error:
+            raise DataError(
+                f"{file}, line {reader.line_num}: {error}",
+                hint='a cell with a comma or a line end stands in quotes, a quote in it is doubled: "He said ""1,000""."',
+            ) from error
+    return rows
 
 
 def _open_text(file: Path) -> TextIO:
@@ -148,7 +189,7 @@ def _open_text(file: Path) -> TextIO:
     return cast(TextIO, gzip.open(file, "rt", encoding="utf-8-sig", newline=""))
 
 
-READERS: dict[str, Callable[[Path], list[Any]]] = {
+READERS: dict[str, Callable[[Path, str | None], list[Any]]] = {
     ".jsonl": _jsonl,
     ".ndjson": _jsonl,
     ".json": _json,

@@ -40,6 +40,7 @@ from postrl.learning.sharding import leave_ranks
 from postrl.messages import decode, decode_groups, encode, encode_groups
 from postrl.report import Reporter
 from postrl.rewards.registry import resolve as resolve_reward
+from postrl.rows.given import given_rows
 from postrl.run_folder import RunFolder, with_run_folder
 from postrl.session import Given, Session, open_session, resume
 from postrl.types import Batch, Group
@@ -73,8 +74,8 @@ class GRPOTrainer:
         reward_funcs: one or several functions `f(prompts, completions, **columns) -> list[float | None]`, or names as
             for --reward; default: args.reward, else the data set's own.
         args: the settings.
-        train_dataset, eval_dataset: a datasets.Dataset or a list of dicts with a `prompt` column; default:
-            args.dataset, args.eval_dataset.
+        train_dataset, eval_dataset: a datasets.Dataset, a pandas (or polars) DataFrame or a list of dicts with a `prompt`
+            column; default: args.dataset, args.eval_dataset.
         processing_class: the tokenizer; default: the model's.
         peft_config: a peft.LoraConfig; default: args.lora_rank and its companions.
         callbacks: transformers.TrainerCallback objects.
@@ -104,7 +105,11 @@ class GRPOTrainer:
         )
         funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
         rewards = [resolve_reward(func) for func in funcs if func is not None]
-        job = Job(rewards, train_dataset, eval_dataset, processing_class, preset=PRESETS.get(self.args.algorithm))
+        train, evaluate = (
+            None if rows is None else given_rows(rows, split)
+            for split, rows in (("train", train_dataset), ("eval", eval_dataset))
+        )
+        job = Job(rewards, train, evaluate, processing_class, preset=PRESETS.get(self.args.algorithm))
         self.given = Given(None if isinstance(model, str) else model, peft_config, job, processing_class)
         self.callbacks = Callbacks(callbacks or [], self.args)
         self.connections: Connections | None = None

@@ -58,6 +58,8 @@ class Untokenized:
     """Stands in for a tokenizer where no model is involved: known data sets are conversations, as for a chat model."""
 
     chat_template = "a chat model's"
+    bos_token = eos_token = None
+    all_special_tokens = ()
 
     def apply_chat_template(self, messages: Sequence[dict[str, Any]], **how: Any) -> str:
         return "\n\n".join(str(message["content"]) for message in messages)

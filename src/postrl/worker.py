@@ -347,7 +347,8 @@ def build_worker(
         prompts.prompts, ids = scorable_rows(prompts.prompts, specs)
         prompts.num_unusable += len(ids)
         prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
-        folder.note(prompts.describe())
+        for line in (prompts.describe(), *prompts.notes):
+            folder.note(line)
     if any(spec.kind == "builtin" and spec.payload == "code" for spec in specs):
         from postrl.rewards.code.sandbox import choose
 

@@ -1,0 +1,255 @@
+"""From the prompt of a row to messages and to the text that the model reads.
+
+A prompt is text, or a list of messages that the tokenizer's chat template formats (with the `tools` and
+`chat_template_kwargs` of its row, where it has such columns). Keys that are null are left out first: rows from Parquet have
+every key in every message, and templates take one that is there for one that is meant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from postrl.errors import DataError
+from postrl.rows.plain import plain_cell
+from postrl.types import Messages
+
+ROLES = {"system", "developer", "user", "assistant", "tool", "function", "ipython"}
+"""Roles that chat templates know."""
+TAKEN = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "chat_template", "tools"}
+"""Arguments of a chat template that rows do not set."""
+TEXT_PROMPTS = (
+    "the prompts are text, and the model has a chat template: they are given as they are, without it. --chat makes each a "
+    "user message; --no-chat: so it is meant"
+)
+
+
+@dataclass
+class Rendering:
+    """How the prompts of one data set become text, and what there is to say about it."""
+
+    tokenizer: Any
+    template: str | None = None
+    """A user message, in which {prompt} stands for a text prompt; None: text is a prompt as it is."""
+    chat: bool | None = None
+    """Whether text becomes a user message; None: where the data set has a template and the tokenizer too."""
+    system_prompt: str | None = None
+    remarks: Counter[str] = field(default_factory=Counter)
+    """What was noticed -> how many prompts it is about."""
+
+    def render(self, row_id: str, prompt: Any, row: Mapping[str, Any]) -> tuple[Messages | None, str]:
+        """A prompt's messages (None: plain) and its text as the model reads it.
+
+        Args:
+            prompt: a plain value; row: the other columns.
+
+        Raises:
+            DataError: neither text nor messages, or messages that the template refuses.
+        """
+        messages = self._messages(row_id, prompt)
+        if messages is None:
+            text = self.template.replace("{prompt}", prompt) if self.template else str(prompt)
+            if not self._as_message(row_id, text):
+                self._remark_on_text(text, row)
+                return None, text
+            messages = [{"role": "user", "content": text}]
+        if self.system_prompt is not None:
+            own = [message for message in messages if message["role"] != "system"]
+            messages = [{"role": "system", "content": self.system_prompt}, *own]
+        return messages, self._apply_template(row_id, messages, row)
+
+    def notes(self, *, chat_is_likely: bool = True) -> list[str]:
+        """A line for everything that was noticed.
+
+        Args:
+            chat_is_likely: whether text prompts without the chat template deserve one.
+        """
+        return [f"{text} ({n} prompts)" for text, n in self.remarks.items() if chat_is_likely or text != TEXT_PROMPTS]
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    def _as_message(self, row_id: str, text: str) -> bool:
+        """Whether a text prompt becomes a user message."""
+        known = self.template is not None and self.chat is None and bool(self.tokenizer.chat_template)
+        if not (self.chat or known or self.system_prompt is not None):
+            return False
+        if mark := self.rendered(text):
+            why = "--chat" if self.chat else "--system-prompt" if self.system_prompt is not None else "this data set"
+            raise DataError(
+                f"{row_id}: the prompt was rendered with the chat template already (it has {mark!r}), and {why} makes it a "
+                "message, which would be rendered again",
+                hint=f"leave {why} out, or give the messages themselves",
+            )
+        return True
+
+    def rendered(self, text: str) -> str | None:
+        """What shows that a text was made by this tokenizer's chat template; None: nothing does."""
+        return next((mark for mark in self.marks if mark in text), None)
+
+    @cached_property
+    def marks(self) -> tuple[str, ...]:
+        """What the chat template writes around the turns of a conversation: special tokens, else what opens a turn."""
+        probe = "a question"
+        try:
+            messages = [{"role": "user", "content": probe}]
+            text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        except Exception:  # no template, or one that wants other messages
+            return ()
+        ends = {self.tokenizer.bos_token, self.tokenizer.eos_token} - {None}
+        special = [token for token in self.tokenizer.all_special_tokens if token in text]
+        within = tuple(token for token in special if token not in ends or text.count(token) > 1)
+        opening = text.partition(probe)[0]
+        for token in ends:
+            opening = opening.rpartition(token)[2]
+        return within or ((opening.strip(),) if len(opening.strip()) > 2 else ())
+
+    def _remark_on_text(self, text: str, row: Mapping[str, Any]) -> None:
+        if not getattr(self.tokenizer, "chat_template", None) or self.template is not None:
+            return
+        if self.chat is None and not self.rendered(text):
+            self.remarks[TEXT_PROMPTS] += 1
+        if ignored := [name for name in ("tools", "chat_template_kwargs") if row.get(name)]:
+            self.remarks[
+                f"text prompts take no {' and '.join(ignored)} from their rows: these go to rewards alone"
+            ] += 1
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _messages(self, row_id: str, prompt: Any) -> Messages | None:
+        """The messages of a conversational prompt, None for a text."""
+        if isinstance(prompt, str):
+            found = _read_json(prompt, row_id, "prompt") if prompt.lstrip().startswith("[") else None
+            if not (isinstance(found, list) and found and all(isinstance(m, dict) and "role" in m for m in found)):
+                return None
+            prompt = found
+            self.remarks["prompts are messages written as JSON, and are read as messages"] += 1
+        if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
+            raise DataError(
+                f"{row_id}: the prompt is a {type(prompt).__name__}, expected text or a list of messages (role, content)",
+                hint="choose the column with --prompt-column",
+            )
+        return [self._message(f"{row_id}: message {i}", message) for i, message in enumerate(prompt)]
+
+    def _message(self, where: str, message: dict[str, Any]) -> dict[str, Any]:
+        """A message as templates want it: without nulls, its content text."""
+        found: dict[str, Any] = without_nulls(message)
+        if not isinstance(role := found.get("role"), str):
+            raise DataError(
+                f"{where} has no role; it has {', '.join(message) or 'nothing'}",
+                hint='a message is {"role": "user", "content": "..."}',
+            )
+        if role not in ROLES:
+            self.remarks[f"messages have the role {role!r}, which chat templates usually do not know"] += 1
+        if not found.get("tool_calls"):
+            found.pop("tool_calls", None)  # an empty list is a tool call to some templates
+        else:
+            found["tool_calls"] = [_tool_call(call) for call in found["tool_calls"]]
+            found.setdefault("content", "")
+        found["content"] = _content(where, role, found.get("content"))
+        return found
+
+    def _apply_template(self, row_id: str, messages: Messages, row: Mapping[str, Any]) -> str:
+        from jinja2 import TemplateError
+
+        if not self.tokenizer.chat_template:
+            raise DataError(
+                "the prompts are conversations, and the model's tokenizer has no chat template",
+                hint="choose an instruction-tuned model, or give a template with --chat-template FILE",
+            )
+        goes_on = messages[-1]["role"] == "assistant"  # the policy finishes a turn that the prompt begins
+        if goes_on and not messages[-1]["content"].strip():
+            raise DataError(
+                f"{row_id}: the prompt ends with a message of the assistant that says nothing: there is no turn to finish",
+                hint="leave that message out, or give the answer of the tool that it calls",
+            )
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages,
+                    tokenize=False,
+                    add_generation_prompt=not goes_on,
+                    continue_final_message=goes_on,
+                    **self._arguments(row_id, row),
+                )
+            )
+        except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise DataError(
+                f"{row_id}: the chat template refuses the prompt: {error}",
+                hint="--chat-template FILE replaces the template",
+            ) from error
+
+    def _arguments(self, row_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What a row's own columns `tools` and `chat_template_kwargs` give to its template.
+
+        Raises:
+            DataError: the arguments are no dict, or not the row's to choose.
+        """
+        tools, further = (_parsed(row, name, row_id) for name in ("tools", "chat_template_kwargs"))
+        found: dict[str, Any] = {}
+        if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+            self.remarks["the column tools is no list of JSON schemas: it goes to rewards alone"] += 1
+        elif tools:
+            found["tools"] = without_nulls(tools)
+            if "tools" not in str(self.tokenizer.chat_template):
+                self.remarks["rows have tools, and the chat template does not read any"] += 1
+        if further:
+            if not isinstance(further, dict) or TAKEN & further.keys():
+                raise DataError(
+                    f"{row_id}: the column chat_template_kwargs holds {json.dumps(further):.100}, expected a dict of arguments for "
+                    f"the chat template, none of {', '.join(sorted(TAKEN))}",
+                    hint='such as {"enable_thinking": false}',
+                )
+            found |= without_nulls(further)
+        return found
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without keys that are null, at any depth."""
+    if isinstance(value, dict):
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value
+
+
+def _content(where: str, role: str, content: Any) -> str:
+    """The content as text; parts that are text, as APIs take them, are joined by line ends."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in parts]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    told = [text for text in texts if isinstance(text, str)]
+    if parts and len(told) == len(parts) and {*kinds} <= {"text", ""}:
+        return "\n".join(told)
+    if other := [kind for kind in kinds if kind not in ("text", "")]:
+        raise DataError(
+            f"{where} ({role}) holds a part of the type {other[0]}, expected text", hint="prompts are text alone here"
+        )
+    found = "no content" if content is None else f"a {type(content).__name__} as content"
+    raise DataError(f"{where} ({role}) has {found}, expected text", hint="leave the message out, or give it a content")
+
+
+def _tool_call(call: Any) -> Any:
+    """A tool call whose arguments are a dict: templates write them as JSON, and JSON text would be quoted twice."""
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if isinstance(arguments, str) and isinstance(read := _read_json(arguments, "", ""), dict):
+        return {**call, "function": {**call["function"], "arguments": read}}
+    return call
+
+
+def _parsed(row: Mapping[str, Any], name: str, row_id: str) -> Any:
+    """A cell, read where it is JSON: Arrow has no column for tools of several shapes."""
+    value = row.get(name)
+    return found if isinstance(value, str) and (found := _read_json(value, row_id, name)) is not None else value
+
+
+def _read_json(text: str, row_id: str, column: str) -> Any:
+    """The plain value that a cell's text is as JSON; None where it is none."""
+    try:
+        return plain_cell(json.loads(text), row_id, column)
+    except (ValueError, RecursionError):
+        return None
