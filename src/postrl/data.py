@@ -19,7 +19,7 @@ from postrl.data_presets import PRESETS, Preset, dataset_names, find_preset, par
 from postrl.data_sources import (
     Row,
     Rows,
-    folder_has_split,
+    files_of_split,
     hub_is_reachable,
     is_file_name,
     known_names,
@@ -107,15 +107,20 @@ QUICK = 50 << 20
 
 
 def check_sources(config: GRPOConfig) -> None:
-    """Raise what `load_prompts` would for --dataset, as far as it shows in a moment and without a tokenizer: no such
-    data set, not cached while offline, a broken file, a missing column, a step of far more prompts than rows. For the
-    launcher; large files and the hub itself are left to `load_prompts`."""
+    """Raise what `load_prompts` would for --dataset and --eval-dataset, as far as it shows in a moment and without a
+    tokenizer: no such data set, not cached while offline, a broken file, a missing column, a value that is not plain, a step of
+    far more prompts than rows. For the launcher; large files and the hub itself are left to `load_prompts`."""
     names = [_path_of(config, name) or name for name in dataset_names(config.dataset)] or config.dataset_path
-    if all(_is_quick(name) for name in names):
-        sources = _train(config)
-        for source in sources:
-            _columns(source, _plain(source), config)
-        repeats(config.prompts_per_step, max(1, sum(len(source.rows) for source in sources)))
+    train = _train(config) if all(_is_quick(name) for name in names) else []
+    evaluation = []
+    if config.eval_dataset:
+        name, _ = _evaluated(config.eval_dataset)
+        path = _path_of(config, name) if name in dataset_names(config.dataset) else None
+        evaluation = [_eval(config)] if _is_quick(path or name) else []
+    for source in train + evaluation:
+        _columns(source, _plain(source), config)
+    if train:
+        repeats(config.prompts_per_step, sum(len(source.rows) for source in train))
 
 
 def _is_quick(name: str) -> bool:
@@ -145,6 +150,8 @@ class _Source:
     weight: float | None = None
     own_columns: bool = False
     """The preset's columns hold, and --prompt-column and --answer-column are about another data set."""
+    note: str = ""
+    """Where the rows come from, if that was not said."""
 
 
 def _sources(config: GRPOConfig, split: Split, raw: Any) -> list[_Source]:
@@ -166,7 +173,7 @@ def _train(config: GRPOConfig) -> list[_Source]:
         preset, path = find_preset(name), _path_of(config, name)
         if path and preset and preset.generate:
             raise UsageError(f"{name} is generated, and --dataset-path is given", hint="give one of them")
-        split = config.dataset_split or (preset.splits["train"] if preset else "train")
+        split = _train_split(config, preset)
         source = _named(name, split, path=path, hub_config=config.dataset_config)
         source.weight = weight
         source.own_columns = source.preset is not None and len(config.dataset) > 1
@@ -176,6 +183,10 @@ def _train(config: GRPOConfig) -> list[_Source]:
     if twice:
         raise UsageError(f"--dataset names {twice} twice", hint="give it once, with a weight: --dataset NAME=2")
     return sources
+
+
+def _train_split(config: GRPOConfig, preset: Preset | None) -> str:
+    return config.dataset_split or (preset.splits["train"] if preset else "train")
 
 
 def _path_of(config: GRPOConfig, name: str) -> str | None:
@@ -191,10 +202,7 @@ def _eval(config: GRPOConfig) -> _Source:
     """The data set of --eval-dataset: NAME, NAME:split or a local file."""
     if not config.eval_dataset:
         raise UsageError("no evaluation set is given", hint="--eval-dataset NAME, NAME:split or FILE")
-    given = config.eval_dataset
-    name, _, split = given.rpartition(":")
-    if not name or "/" in split or is_file_name(given):
-        name, split = given, ""
+    name, split = _evaluated(config.eval_dataset)
     trained = dataset_names(config.dataset)
     if find_preset(name) is None and is_file_name(name):
         rows = read_files(name, split or "test")
@@ -207,10 +215,20 @@ def _eval(config: GRPOConfig) -> _Source:
     split = split or (preset.splits["eval"] if preset else "test")
     same = name in trained  # then --dataset-path and --dataset-config are about it
     path = _path_of(config, name) if same else None
-    path = path if path and folder_has_split(path, split) else None
-    source = _named(name, split, path=path, hub_config=config.dataset_config if same else None)
+    if path:
+        files = files_of_split(path, name, _train_split(config, preset), split)
+        source = _Source(name, [row for file in files for row in read_files(file, split)], preset)
+        source.note = f"the evaluation reads {', '.join(map(str, files))}"
+    else:
+        source = _named(name, split, path=None, hub_config=config.dataset_config if same else None)
     source.own_columns = source.preset is not None and trained != [name]
     return source
+
+
+def _evaluated(given: str) -> tuple[str, str]:
+    """What --eval-dataset says: name and split, "" where it names none."""
+    name, _, split = given.rpartition(":")
+    return (given, "") if not name or "/" in split or is_file_name(given) else (name, split)
 
 
 def _named(name: str, split: str, *, path: str | Path | None, hub_config: str | None) -> _Source:
@@ -278,12 +296,18 @@ def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any) -> _Part:
     unusable += [prompt.prompt_id for prompt in found if not prompt.token_ids]
     found = [prompt for prompt in found if prompt.token_ids]
     short = [prompt for prompt in found if len(prompt.token_ids) <= config.max_prompt_length]
-    notes = [guessed.line(source.name), *rendering.notes(chat_is_likely=not _is_base(config.model))]
+    notes = [source.note, guessed.line(source.name), *rendering.notes(chat_is_likely=not _is_base(config.model))]
     return _Part(short, len(found) - len(short), unusable, len(rows), [note for note in notes if note])
 
 
 def _plain(source: _Source) -> list[dict[str, Any]]:
-    """The rows of a source as plain values."""
+    """The rows of a source as plain values.
+
+    Raises:
+        DataError: it has none, or one that holds what is not plain.
+    """
+    if not len(source.rows):
+        raise DataError(f"{source.name} has no rows", hint="is it the right file, and the right split (--dataset-split)?")
     return [plain_row(row, f"{source.name}:{i}") for i, row in enumerate(source.rows)]
 
 
@@ -381,8 +405,6 @@ def _joined(sources: list[_Source], parts: list[_Part], *, own_rewards: bool) ->
 
 def _nothing_left(source: _Source, part: _Part) -> DataError:
     """Why a data set gives no prompt, and what would help."""
-    if not part.num_rows:
-        return DataError(f"{source.name} has no rows", hint="is it the right file, and the right --dataset-split?")
     hints = ["raise --max-prompt-length"] * bool(part.dropped_long)
     hints += ["check --prompt-column and --answer-column"] * bool(part.unusable)
     return DataError(

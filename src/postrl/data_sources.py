@@ -63,10 +63,36 @@ def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any
     return [row for file in files for row in _read_file(file, split)]
 
 
-def folder_has_split(path: str | Path, split: str) -> bool:
-    """Whether a folder has files that carry this split's name."""
-    folder = Path(path).expanduser()
-    return folder.is_dir() and any(_kind(f) in READERS and _names_split(f, split) for f in folder.iterdir())
+def files_of_split(path: str | Path, name: str, trained: str, split: str) -> list[Path]:
+    """The files with another split of the data set `name`, which is trained on from `path`: those that carry its name in
+    the same folder. Of the split `trained` it is `path` itself.
+
+    Raises:
+        DataError: there are none, or files of several kinds.
+    """
+    path = Path(path).expanduser()
+    if split == trained or not path.exists():
+        return [path]
+    folder = path if path.is_dir() else path.parent
+    files = [f for f in sorted(folder.iterdir()) if _kind(f) in READERS and _names_split(f, split) and f != path]
+    kind = _without_split(path, trained)
+    files = [f for f in files if path.is_dir() or _without_split(f, split) == kind] or files
+    kinds = {_without_split(f, split) for f in files}
+    if len(kinds) == 1 or (files and path.is_dir()):
+        return files
+    found = (
+        f"several beside it have it: {', '.join(f.name for f in files[:5])}" if files else "no file beside it has it"
+    )
+    raise DataError(
+        f"the rows of {name} come from {path}, and the evaluation needs its split {split}: {found}",
+        hint=f"put {split}{path.suffix if path.is_file() else '.jsonl'} there, or give a file with --eval-dataset FILE",
+    )
+
+
+def _without_split(file: Path, split: str) -> str:
+    """A file's name with a star in place of its split and of numbers: the same for all files of one data set."""
+    named = re.sub(rf"(^|[-_.]){re.escape(split)}([-_.]|$)", r"\1*\2", file.name, count=1)
+    return re.sub("[0-9]+", "#", named)
 
 
 def _names_split(file: Path, split: str) -> bool:
