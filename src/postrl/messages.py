@@ -49,7 +49,7 @@ def encode(kind: str, data: dict[str, Any] | None = None, arrays: dict[str, np.n
         dtype = array.dtype.newbyteorder("<").str
         table.append([name, dtype, list(array.shape)])
         chunks.append(array.astype(dtype, copy=False).tobytes())
-    header = json.dumps({"type": kind, "data": data or {}, "arrays": table}, allow_nan=False, default=str).encode()
+    header = json.dumps({"type": kind, "data": data or {}, "arrays": table}, allow_nan=False).encode()
     body = b"".join(chunks)
     return _PREFIX.pack(_MAGIC, len(header), len(body)) + header + body
 

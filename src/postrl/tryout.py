@@ -21,6 +21,8 @@ from postrl.data import PromptSet, load_prompts
 from postrl.data_sources import read_files
 from postrl.errors import DataError, UsageError
 from postrl.rewards.runner import RewardRunner
+from postrl.rows.plain import plain_row
+from postrl.rows.rendering import TEXT_PROMPTS
 from postrl.types import Group, Prompt, Rollout
 
 REFERENCES = ("answer", "canonical_solution", "solution", "code")
@@ -74,7 +76,9 @@ def load_rows(config: GRPOConfig, raw: Any = None) -> PromptSet:
     Raises:
         DataError, UsageError: as `load_prompts`.
     """
-    return load_prompts(config, Untokenized(), split="train", raw=raw)
+    found = load_prompts(config, Untokenized(), split="train", raw=raw)
+    found.notes = [note for note in found.notes if TEXT_PROMPTS not in note]  # of a model, and there is none
+    return found
 
 
 def as_group(prompt: Prompt, number: int, completions: Sequence[str], ids: Sequence[list[int]] = ()) -> Group:
@@ -163,7 +167,10 @@ def given(config: GRPOConfig, path: str | Path, most: int) -> tuple[PromptSet, l
     """
     lines = read_files(path)
     texts = [_completions(line, f"{path}, line {i + 1}") for i, line in enumerate(lines)]
-    extra = [{name: value for name, value in line.items() if not name.startswith("completion")} for line in lines]
+    extra = [
+        {name: value for name, value in plain_row(line, f"{path}, line {i + 1}").items() if not name.startswith("completion")}
+        for i, line in enumerate(lines)
+    ]
     named = config.dataset or config.dataset_path
     if len(config.dataset) > 1:
         raise UsageError(f"{len(config.dataset)} data sets are given with --completions", hint="give one of them")

@@ -23,6 +23,7 @@ from postrl.rewards.builtin import BUILTINS, cores
 from postrl.rewards.endpoint import Endpoint, Refused, key_from
 from postrl.rewards.score import Score
 from postrl.rewards.text import strip_end_of_turn, text_of
+from postrl.rows.tokens import encode_whole
 
 VERSION = "reward_model 1"
 CLASSIFY = "/classify"
@@ -44,7 +45,7 @@ def model_reward(
     """The raw logit that a reward model gives prompt and completion.
 
     A conversational prompt and its completion are messages that the reward model's chat template formats; of plain ones
-    the text is prompt + completion, with the special tokens that its tokenizer adds. The logit has no bounds; groups are
+    the text is prompt + completion, with the special tokens that its tokenizer adds, those before the text once. The logit has no bounds; groups are
     normalised all the same, and `--reward-weights` scales it beside other rewards.
 
     With no completions the model is loaded, or its server asked whether it is one, and there is nothing to await.
@@ -121,7 +122,7 @@ class Texts:
         """
         said = self._plain(strip_end_of_turn(text_of(completion)))
         if isinstance(prompt, str):
-            ids = self.tokenizer(prompt + said)["input_ids"]
+            ids = encode_whole(self.tokenizer, prompt + said)
         else:
             messages = [*prompt, {"role": "assistant", "content": said}]
             text = self._template()(messages, tokenize=False)
