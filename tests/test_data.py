@@ -114,6 +114,73 @@ def test_a_folder_gives_each_split_its_files(tokenizer, tmp_path):
     assert [p.columns["answer"][-1] for p in load(tokenizer, split="eval", **settings).prompts] == ["0"]
 
 
+@pytest.mark.parametrize(
+    ("trained", "beside"),
+    [
+        ("train.jsonl", ["test.jsonl"]),
+        ("gsm8k_train.jsonl", ["gsm8k_test.jsonl", "other_test.jsonl"]),
+        ("train-00000-of-00001.parquet", ["test-00000-of-00002.parquet", "test-00001-of-00002.parquet"]),
+        ("mine.jsonl", ["test.jsonl"]),
+    ],
+)
+@pytest.mark.parametrize("asked", ["gsm8k", "gsm8k:test"])
+def test_the_evaluation_file_is_read_from_beside_the_file_that_is_trained_on(
+    tokenizer, tmp_path, trained, beside, asked
+):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def write(name, rows):
+        path = tmp_path / name
+        if path.suffix == ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            write_jsonl(path, rows)
+
+    write(trained, GSM8K[:1])
+    for name in beside:
+        write(name, [] if name.startswith("other") else GSM8K[1:])
+    settings = {"dataset": ["gsm8k"], "dataset_path": [str(tmp_path / trained)], "eval_dataset": asked}
+    found = load(tokenizer, split="eval", **settings)
+    assert {p.columns["answer"] for p in found.prompts} == {GSM8K[1]["answer"]}
+    assert len(found.prompts) == len([name for name in beside if not name.startswith("other")])
+    assert any(str(tmp_path / beside[0]) in note for note in found.notes)
+    assert any(str(tmp_path / beside[0]) in note for note in check_sources(GRPOConfig(prompts_per_step=1, **settings)))
+
+
+@pytest.mark.parametrize("others", [[], ["other_test.jsonl", "my_test.jsonl"], ["contest.jsonl", "tests.jsonl"]])
+def test_an_evaluation_without_its_file_is_refused_before_anything_starts(tokenizer, tmp_path, others):
+    path = write_jsonl(tmp_path / "train.jsonl", GSM8K)
+    for name in others:
+        write_jsonl(tmp_path / name, GSM8K)
+    settings = {"dataset": ["gsm8k"], "dataset_path": [path], "eval_dataset": "gsm8k:test"}
+    for call in (lambda: load(tokenizer, split="eval", **settings), lambda: check_sources(GRPOConfig(**settings))):
+        message = problem(call)
+        assert "train.jsonl, and the evaluation needs its split test" in message and "put test.jsonl there" in message
+
+
+def test_the_path_of_one_of_several_data_sets_leads_to_its_evaluation_file(tokenizer, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    paths = [f"gsm8k={write_jsonl(tmp_path / 'a' / 'train.jsonl', GSM8K)}", f"mbpp={tmp_path / 'b'}"]
+    write_jsonl(tmp_path / "a" / "test.jsonl", GSM8K)
+    write_jsonl(tmp_path / "b" / "train.jsonl", [MBPP])
+    write_jsonl(tmp_path / "b" / "test.jsonl", [MBPP] * 3)
+    sizes = {
+        name: len(
+            load(tokenizer, split="eval", dataset=["gsm8k", "mbpp"], dataset_path=paths, eval_dataset=name).prompts
+        )
+        for name in ("gsm8k", "mbpp")
+    }
+    assert sizes == {"gsm8k": 2, "mbpp": 3}
+
+
+def test_the_split_that_is_trained_on_may_be_evaluated_on(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "HumanEval.jsonl", [HUMANEVAL])
+    found = load(tokenizer, split="eval", dataset=["humaneval"], dataset_path=[path], eval_dataset="humaneval")
+    assert len(found.prompts) == 1
+
+
 def test_each_of_several_data_sets_may_have_its_own_path(tokenizer, tmp_path):
     paths = [f"gsm8k={write_jsonl(tmp_path / 'a.jsonl', GSM8K)}", f"mbpp={write_jsonl(tmp_path / 'b.jsonl', [MBPP])}"]
     found = load(tokenizer, dataset=["gsm8k", "mbpp"], dataset_path=paths)
@@ -192,11 +259,37 @@ def test_a_path_alone_is_enough(tokenizer, tmp_path):
         ("bad.json", '[{"prompt": "a"},\n{oops}]', "line 2 column 2"),
         ("bad.parquet", "nonsense", "not a valid parquet file"),
         ("bad.txt", "nonsense", "not a JSONL, JSON, Parquet or CSV file"),
+        ("comma.jsonl", '{"prompt": "a"},\n', "line 1 is not JSON"),
+        ("deep.jsonl", "[" * 100_000, "not a valid jsonl file"),
+        ("more.csv", "prompt,answer\na,1\nb,1,000\n", "line 3: a row of 3 cells, and the header names 2"),
+        ("quote.csv", 'prompt,answer\n"say "hi"",1\n', "line 2: "),
+        ("open.csv", 'prompt,answer\n"a,1\nb,2\n', "line 3: unexpected end"),
+        ("twice.csv", "prompt,prompt\na,b\n", "two columns 'prompt'"),
+        ("lengths.json", '{"prompt": ["a", "b"], "answer": ["1"]}', "several lengths: prompt (2), answer (1)"),
+        ("splits.json", '{"easy": [{"prompt": "a"}], "hard": [{"prompt": "b"}]}', "rows of easy, hard"),
+        ("empty.jsonl", "", "empty has no rows"),
+        ("empty.csv", "", "empty has no rows"),
+        ("header.csv", "prompt,answer\n", "header has no rows"),
+        ("empty.json", "[]", "empty has no rows"),
     ],
 )
 def test_a_broken_file_is_named_with_the_place(tokenizer, tmp_path, name, text, says):
     (tmp_path / name).write_text(text)
     assert says in problem(lambda: load(tokenizer, dataset=[str(tmp_path / name)]))
+
+
+def test_a_csv_file_of_excel_is_read(tmp_path):
+    text = '\ufeffprompt, answer,note\r\n"a, b",1\r\n\r\n"two\nlines",2,x\r\n'
+    (tmp_path / "rows.csv").write_text(text, newline="")
+    assert read_files(tmp_path / "rows.csv") == [
+        {"prompt": "a, b", "answer": "1", "note": None},
+        {"prompt": "two\nlines", "answer": "2", "note": "x"},
+    ]
+
+
+def test_a_json_file_may_hold_several_splits(tmp_path):
+    (tmp_path / "all.json").write_text(json.dumps({"train": GSM8K[:1], "test": GSM8K[1:]}))
+    assert [read_files(tmp_path / "all.json", split) for split in ("train", "test")] == [GSM8K[:1], GSM8K[1:]]
 
 
 def test_a_file_that_is_not_utf8_is_refused(tokenizer, tmp_path):
@@ -220,9 +313,9 @@ def test_a_generated_data_set_takes_no_path(tokenizer, tmp_path):
 
 
 def test_a_missing_column_lists_the_columns_and_the_flag(tokenizer, tmp_path):
-    path = write_jsonl(tmp_path / "rows.jsonl", GSM8K)
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"q": "1+1?", "answer": "2"}])
     message = problem(lambda: load(tokenizer, dataset=[path]))
-    assert "no column 'prompt'; it has question, answer" in message and "--prompt-column" in message
+    assert "no column 'prompt'; it has q, answer" in message and "--prompt-column" in message
 
 
 def test_a_missing_answer_column_matters_when_it_is_named(tokenizer):
@@ -343,6 +436,7 @@ def test_an_empty_result_is_an_error_that_says_why(tokenizer):
     rows = [{"prompt": "x" * 50, "answer": "1"}, {"prompt": "x", "answer": None}]
     message = problem(lambda: load(tokenizer, raw=rows, max_prompt_length=10))
     assert "2 rows, 1 longer than max_prompt_length, 1 without a usable prompt or answer" in message
+    assert "--max-prompt-length" not in problem(lambda: load(tokenizer, raw=rows[1:], max_prompt_length=10))
     problem(lambda: load(tokenizer, raw=[]))
 
 
@@ -595,10 +689,19 @@ def test_a_network_that_swallows_packets_is_given_up_on(monkeypatch, unreachable
 
 def test_mistakes_that_need_no_tokenizer_are_found_without_one(tmp_path):
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"question": "1+1?"}\n')
-    check_sources(GRPOConfig(dataset=[str(file), "arithmetic"], prompt_column="question"))
-    with pytest.raises(DataError, match="rows has no column 'prompt'; it has question"):
+    file.write_text('{"q": "1+1?"}\n')
+    check_sources(GRPOConfig(dataset=[str(file), "arithmetic"], prompt_column="q"))
+    with pytest.raises(DataError, match="rows has no column 'prompt'; it has q"):
         check_sources(GRPOConfig(dataset=[f"{file}=2"]))
+    file.write_text('{"prompt": "half \\ud83d"}\n')
+    with pytest.raises(DataError, match="rows:0: column prompt holds half a character"):
+        check_sources(GRPOConfig(dataset=[str(file)]))
+
+
+def test_what_was_guessed_is_told_before_anything_starts(tmp_path):
+    path = write_jsonl(tmp_path / "rows.jsonl", GSM8K)
+    (line,) = check_sources(GRPOConfig(dataset=[path], prompts_per_step=1))
+    assert "question for prompt" in line
 
 
 def test_a_step_of_far_more_prompts_than_rows_is_refused_at_once():

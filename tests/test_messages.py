@@ -226,18 +226,18 @@ def test_no_groups_are_a_message_too():
     assert decode_groups(data, arrays) == []
 
 
-def test_a_data_sets_own_nan_and_dates_become_plain_values():
-    import datetime
-
+def test_a_data_sets_own_nan_becomes_null_and_what_is_no_json_is_refused():
     group = groups()[1]
-    group.columns = {"score": float("nan"), "when": datetime.date(2026, 1, 2), "list": [float("inf"), 1.5], 3: "key"}
+    group.columns = {"score": float("nan"), "list": [float("inf"), 1.5], 3: "key"}
     _, data, arrays = decode(encode_groups("groups", [group]))
     assert decode_groups(data, arrays)[0].columns == {
         "score": None,
-        "when": "2026-01-02",
         "list": [None, 1.5],
         "3": "key",
     }
+    group.columns = {"picture": b"..."}
+    with pytest.raises(TypeError):
+        encode_groups("groups", [group])
 
 
 def spoil(name: str, change: Callable[[np.ndarray], np.ndarray]) -> tuple[dict, dict]:

@@ -12,7 +12,7 @@ import pytest
 from helpers import TURN_END, base_model_dir, tiny_model_dir, tiny_tokenizer
 from learning.batches import make_groups
 from postrl import GRPOConfig, GRPOTrainer
-from postrl.errors import UsageError
+from postrl.errors import DataError, UsageError
 from postrl.metrics import read_metrics
 from postrl.rollout.store import read_rollouts, write_rollouts
 from postrl.session import resolve_algorithm
@@ -112,6 +112,19 @@ def test_what_ends_a_turn_is_said_once_and_saved_with_the_model(turns):
     eos, end = tiny_tokenizer().convert_tokens_to_ids(["<|endoftext|>", TURN_END])
     generation = json.loads((turns / "model" / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [eos, end]
+
+
+def test_a_tokenizer_with_a_token_that_the_model_has_not_ends_before_the_first_step(tmp_path):
+    tokenizer = tiny_tokenizer()
+    known = len(tokenizer)
+    tokenizer.add_tokens(["<think>"])
+    config = GRPOConfig(output_dir=str(tmp_path / "run"), engine="transformers", max_steps=1)
+    trainer = GRPOTrainer(
+        model=str(tiny_model_dir(tmp_path / "tiny")), reward_funcs=token_sums, args=config, processing_class=tokenizer,
+        train_dataset=[{"prompt": "one"}, {"prompt": "two <think>"}],
+    )  # fmt: skip
+    with closing(trainer), pytest.raises(DataError, match=f"train:1 has the token {known} .*<think>.* {known} tokens"):
+        trainer.train()
 
 
 def test_a_script_hears_that_all_rewards_are_equal_and_that_nothing_was_learned(tmp_path, capsys):

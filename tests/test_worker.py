@@ -433,6 +433,15 @@ def test_a_data_set_brings_its_own_reward_and_its_size_is_noted(tmp_path):
     assert len(notes) == 2
 
 
+def test_what_was_guessed_of_the_data_is_noted(tmp_path):
+    folder = RunFolder(tmp_path)
+    job = Job(rewards=[resolve(letters)], train=[{"question": "one"}])
+    worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, job=job)
+    worker.close()
+    notes = (folder.logs / "notes.log").read_text()
+    assert "question for prompt (--prompt-column" in notes and notes.count("--chat makes each a user message") == 1
+
+
 def test_rows_and_functions_of_a_script_go_first(tmp_path):
     rows = [{"prompt": "one", "goal": "x"}, {"prompt": "two", "goal": "y"}]
     job = Job(rewards=[resolve(letters)], train=rows)

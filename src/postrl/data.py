@@ -106,10 +106,11 @@ QUICK = 50 << 20
 """Bytes of data files that are read in a moment."""
 
 
-def check_sources(config: GRPOConfig) -> None:
+def check_sources(config: GRPOConfig) -> list[str]:
     """Raise what `load_prompts` would for --dataset and --eval-dataset, as far as it shows in a moment and without a
     tokenizer: no such data set, not cached while offline, a broken file, a missing column, a value that is not plain, a step of
-    far more prompts than rows. For the launcher; large files and the hub itself are left to `load_prompts`."""
+    far more prompts than rows. For the launcher; large files and the hub itself are left to `load_prompts`. Returns a line for
+    each thing that was guessed."""
     names = [_path_of(config, name) or name for name in dataset_names(config.dataset)] or config.dataset_path
     train = _train(config) if all(_is_quick(name) for name in names) else []
     evaluation = []
@@ -117,10 +118,13 @@ def check_sources(config: GRPOConfig) -> None:
         name, _ = _evaluated(config.eval_dataset)
         path = _path_of(config, name) if name in dataset_names(config.dataset) else None
         evaluation = [_eval(config)] if _is_quick(path or name) else []
+    notes = []
     for source in train + evaluation:
-        _columns(source, _plain(source), config)
+        *_, guessed = _columns(source, _plain(source), config)
+        notes += [source.note, guessed.line(source.name)]
     if train:
-        repeats(config.prompts_per_step, sum(len(source.rows) for source in train))
+        notes.append(repeats(config.prompts_per_step, sum(len(source.rows) for source in train)))
+    return [note for note in notes if note]
 
 
 def _is_quick(name: str) -> bool:
@@ -307,7 +311,9 @@ def _plain(source: _Source) -> list[dict[str, Any]]:
         DataError: it has none, or one that holds what is not plain.
     """
     if not len(source.rows):
-        raise DataError(f"{source.name} has no rows", hint="is it the right file, and the right split (--dataset-split)?")
+        raise DataError(
+            f"{source.name} has no rows", hint="is it the right file, and the right split (--dataset-split)?"
+        )
     return [plain_row(row, f"{source.name}:{i}") for i, row in enumerate(source.rows)]
 
 

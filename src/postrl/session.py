@@ -133,7 +133,7 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
                 f"engine = transformers generates inside one trainer process, and {ranks.size} are running",
                 hint="use --engine vllm, or --num-processes 1",
             )
-        sampler = _EmbeddedParts(tokenizer, stop_ids) if embedded else None
+        sampler = _EmbeddedParts(tokenizer, stop_ids, len(model.get_input_embeddings().weight)) if embedded else None
         source = _source(config, connections, tokenizer, folder, given, sampler) if ranks.is_main else None
         if source is not None:
             stack.callback(source.close)
@@ -179,8 +179,8 @@ def resolve_algorithm(config: GRPOConfig) -> Algorithm:
 class _EmbeddedParts:
     """The embedded sampler comes before the learner (the worker needs it), its model and version after."""
 
-    def __init__(self, tokenizer: Any, stop_ids: Sequence[int]) -> None:
-        self.tokenizer, self.stop_ids = tokenizer, stop_ids
+    def __init__(self, tokenizer: Any, stop_ids: Sequence[int], vocabulary: int) -> None:
+        self.tokenizer, self.stop_ids, self.vocabulary = tokenizer, stop_ids, vocabulary
         self.sampler: EmbeddedSampler | None = None
 
     def sample(self, requests: Any) -> Any:
@@ -206,8 +206,9 @@ def _source(
     if connections.worker:
         return RemoteSource(connections.worker, config)
     assert sampler is not None
+    stops, tokens = sampler.stop_ids, sampler.vocabulary
     worker, train = build_worker(
-        RolloutWorker, config, tokenizer, sampler, folder, job=given.job, stop_token_ids=sampler.stop_ids
+        RolloutWorker, config, tokenizer, sampler, folder, job=given.job, stop_token_ids=stops, vocabulary=tokens
     )
     return LocalSource(worker, len(train.prompts))
 

@@ -23,6 +23,7 @@ from postrl.errors import DataError, UsageError
 from postrl.rewards.runner import RewardRunner
 from postrl.rows.plain import plain_row
 from postrl.rows.rendering import TEXT_PROMPTS
+from postrl.rows.tokens import check_vocabulary
 from postrl.types import Group, Prompt, Rollout
 
 REFERENCES = ("answer", "canonical_solution", "solution", "code")
@@ -168,7 +169,11 @@ def given(config: GRPOConfig, path: str | Path, most: int) -> tuple[PromptSet, l
     lines = read_files(path)
     texts = [_completions(line, f"{path}, line {i + 1}") for i, line in enumerate(lines)]
     extra = [
-        {name: value for name, value in plain_row(line, f"{path}, line {i + 1}").items() if not name.startswith("completion")}
+        {
+            name: value
+            for name, value in plain_row(line, f"{path}, line {i + 1}").items()
+            if not name.startswith("completion")
+        }
         for i, line in enumerate(lines)
     ]
     named = config.dataset or config.dataset_path
@@ -252,7 +257,9 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(config, path)
     found = load_prompts(config, tokenizer, split="train")
-    model = load_model(config, path).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = load_model(config, path)
+    check_vocabulary(found.prompts, tokenizer, len(model.get_input_embeddings().weight))
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
     sampler = EmbeddedSampler(model, tokenizer, stop_token_ids=stop_ids, version=lambda: 0)
     sampling = Sampling(config.temperature, config.max_completion_length, tuple(config.stop))

@@ -31,6 +31,7 @@ from postrl.rewards.rows import scorable_rows
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
 from postrl.rollout.turn_end import TurnEnd, turn_end
+from postrl.rows.tokens import check_vocabulary
 from postrl.run_folder import RunFolder
 from postrl.types import GREEDY, Group, Prompt, Rollout, greedy_groups
 
@@ -324,11 +325,13 @@ def build_worker(
     *,
     job: Job | None = None,
     stop_token_ids: Sequence[int] = (),
+    vocabulary: int | None = None,
 ) -> tuple[W, PromptSet]:
     """Load the data, resolve the rewards and put the worker together; what was left out of the data is noted.
 
     Args:
         stop_token_ids: the eos tokens, with which `sampler` ends every completion.
+        vocabulary: tokens that the model knows; None: not known.
 
     Raises:
         DataError, UsageError: the data set or a reward cannot be used.
@@ -354,6 +357,8 @@ def build_worker(
 
         folder.note(f"model-written code runs in the sandbox {choose(config.sandbox).about}")
     prompts_of_all = [prompt for prompts in sets for prompt in prompts.prompts]
+    if vocabulary and (said := check_vocabulary(prompts_of_all, tokenizer, vocabulary)):
+        folder.note(said)
     turn = turn_end(tokenizer, prompts_of_all)
     if not any(map(turn.covers, prompts_of_all)):
         turn = NO_TURN

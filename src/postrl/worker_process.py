@@ -10,7 +10,7 @@ from postrl.algorithms.presets import register
 from postrl.config import GRPOConfig
 from postrl.connections import Connections
 from postrl.errors import error_to_wire
-from postrl.learning.loading import load_tokenizer, stop_tokens_of
+from postrl.learning.loading import load_tokenizer, stop_tokens_of, vocabulary_of
 from postrl.lost_servers import run_servers
 from postrl.messages import PROTOCOL, ProtocolError, decode_groups, encode, encode_groups, read_message, write_message
 from postrl.rollout.vllm import VLLMSampler
@@ -44,7 +44,10 @@ def worker_main(run_dir: str) -> int:
         resynced=connections.backend != "nccl" or bool(connections.adapter_rank),
         adapters=connections.adapter_rank > 0,
     )
-    worker, train = build_worker(StreamingWorker, config, tokenizer, sampler, folder, job=job, stop_token_ids=stop_ids)
+    known = vocabulary_of(config, path)
+    worker, train = build_worker(
+        StreamingWorker, config, tokenizer, sampler, folder, job=job, stop_token_ids=stop_ids, vocabulary=known
+    )
     try:
         asyncio.run(serve(worker, len(train.prompts), connections.worker or ""))
     finally:

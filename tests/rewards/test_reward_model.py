@@ -110,6 +110,22 @@ def test_a_long_text_keeps_its_end_and_that_it_was_cut_is_counted(tiny):
     assert scores[1].value == pytest.approx(logits(["a"], [" 7"], model=tiny)[0])
 
 
+def test_a_prompt_that_was_rendered_with_a_template_begins_once_here_and_at_a_server(tmp_path, fake):
+    from tokenizers.processors import TemplateProcessing
+
+    model = tiny_reward_model(tmp_path / "m", pad=TURN_END)
+    tokenizer = tiny_tokenizer()
+    begin = tokenizer.convert_tokens_to_ids(PAD)
+    tokenizer.bos_token = PAD
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{PAD} $A", special_tokens=[(PAD, begin)])
+    tokenizer.save_pretrained(model)
+    bare, rendered = "user: 3 + 4?", f"{PAD}user: 3 + 4?"
+    assert logits([rendered], [" 7"], model=model) == logits([bare], [" 7"], model=model)
+    logits([rendered, bare], [" 7", " 7"], model=model, url=fake.url)
+    sent = fake.calls[-1][1]["input"]
+    assert sent[0] == sent[1] == tokenizer(f"{bare} 7")["input_ids"] and sent[0].count(begin) == 1
+
+
 def test_the_token_that_begins_every_text_stays_when_it_is_cut():
     tokenizer = tiny_tokenizer()
     tokenizer.bos_token = "<|im_start|>"

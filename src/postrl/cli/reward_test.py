@@ -15,6 +15,7 @@ from postrl.errors import UsageError
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
+    from postrl.data import PromptSet
     from postrl.rewards.registry import RewardSpec
     from postrl.tryout import Trial
 
@@ -125,19 +126,29 @@ def _trials(
             return own_rewards(run), trials
     elif completions is not None:
         found, trials = tryout.given(settings, completions, rows)
-        own = found.default_reward
+        own = _told(found)
     elif samples:
         found, trials = asyncio.run(tryout.sampled(settings, _local_model(settings), rows, samples))
-        own = found.default_reward
+        own = _told(found)
     else:
         found = tryout.load_rows(settings)
-        trials, own = tryout.made_up(found.prompts[:rows]), found.default_reward
+        own = _told(found)
+        trials = tryout.made_up(found.prompts[:rows])
     specs = specs or reward_specs(own, settings.reward_arg)
     if not specs:
         raise UsageError(
             "no reward is given, and the data has none of its own", hint="name one: math, file.py:function"
         )
     return specs, trials
+
+
+def _told(found: PromptSet) -> Sequence[str]:
+    """Say what was guessed of the data; returns its own rewards."""
+    from postrl.console import note
+
+    for line in found.notes:
+        note(line)
+    return found.default_reward
 
 
 def _local_model(settings: GRPOConfig) -> str:

@@ -48,13 +48,15 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
         KeyboardInterrupt: it was told to stop at once; everything it started has ended.
     """
     config = with_run_folder(with_engine(config))
-    check(config)
+    notes = check(config)
     placement = placement_of(config)
     adapter_plan(config, config.model, cpu=placement.cpu)  # what is wrong with it shows now
     folder = RunFolder(config.output_dir or "")
     if dry_run:
         folder.check(config)
         show_plan(config, placement)
+        for line in notes:  # in a run, what loads the data says it
+            note(line)
         return 0
     folder.prepare(config)
     watch = Watch(config, folder)
@@ -89,22 +91,24 @@ def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Wat
         watch.until_done(trainer, children, around)
 
 
-def check(config: GRPOConfig) -> None:
-    """Everything that can be refused before a process starts."""
+def check(config: GRPOConfig) -> list[str]:
+    """Everything that can be refused before a process starts. Returns what was guessed, a line each."""
+    notes: list[str] = []
     check_preset(config.algorithm)
     if not config.replay:
         specs = [resolve(spec) for spec in config.reward]
         with_options(specs, config.reward_arg if specs else ())  # of the data sets' own rewards the worker knows
-        check_data(config)
+        notes = check_data(config)
         check_sandbox(config)
     check_model(config)
     check_trackers(config.report_to)
     check_access(config.push_to_hub)
+    return notes
 
 
-def check_data(config: GRPOConfig) -> None:
-    """Data that cannot be read or that nothing would score."""
-    check_sources(config)
+def check_data(config: GRPOConfig) -> list[str]:
+    """Refuse data that cannot be read or that nothing would score; a line for each thing that was guessed."""
+    notes = check_sources(config)
     names = dataset_names(config.dataset) or config.dataset_path
     unscored = [name for name in names if find_preset(name) is None]
     if unscored and not config.reward:
@@ -112,6 +116,7 @@ def check_data(config: GRPOConfig) -> None:
             f"no reward is given, and {unscored[0]} has none of its own",
             hint="--reward math, --reward code or --reward file.py:function",
         )
+    return notes
 
 
 def check_sandbox(config: GRPOConfig) -> None:

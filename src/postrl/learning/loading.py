@@ -152,16 +152,32 @@ def stop_tokens_of(config: GRPOConfig, path: str, tokenizer: Any) -> list[int]:
     Raises:
         UsageError: there is no such model.
     """
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
-    revision = _revision(config, path)
-    with _explained(path, "config"):
-        model_config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=config.trust_remote_code)
+    model_config = _model_config(config, path)
     try:
-        generation = GenerationConfig.from_pretrained(path, revision=revision or "main")
+        generation = GenerationConfig.from_pretrained(path, revision=_revision(config, path) or "main")
     except OSError:  # a model need not have one
         generation = None
     return stop_token_ids(model_config, generation, tokenizer)
+
+
+def vocabulary_of(config: GRPOConfig, path: str) -> int | None:
+    """Tokens that the model at `path` knows; None: its config does not say.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    return getattr(_model_config(config, path).get_text_config(), "vocab_size", None)
+
+
+def _model_config(config: GRPOConfig, path: str) -> Any:
+    from transformers import AutoConfig
+
+    with _explained(path, "config"):
+        return AutoConfig.from_pretrained(
+            path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
+        )
 
 
 def end_turns(model: Any, eos: Sequence[int], turn_tokens: Sequence[int]) -> None:

@@ -68,7 +68,7 @@ class Rendering:
         Args:
             chat_is_likely: whether text prompts without the chat template deserve one.
         """
-        return [f"{text} ({n} prompts)" for text, n in self.remarks.items() if chat_is_likely or text != TEXT_PROMPTS]
+        return [f"{text} ({n} prompt{'s' * (n != 1)})" for text, n in self.remarks.items() if chat_is_likely or text != TEXT_PROMPTS]
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Rendering:
                 hint="leave that message out, or give the answer of the tool that it calls",
             )
         try:
-            return str(
+            text = str(
                 self.tokenizer.apply_chat_template(
                     messages,
                     tokenize=False,
@@ -181,6 +181,10 @@ class Rendering:
                 f"{row_id}: the chat template refuses the prompt: {error}",
                 hint="--chat-template FILE replaces the template",
             ) from error
+        end = self.tokenizer.eos_token
+        if end and text.rstrip().endswith(end):
+            self.remarks[f"the chat template opens no turn for the assistant: prompts end with {end}"] += 1
+        return text
 
     def _arguments(self, row_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
         """What a row's own columns `tools` and `chat_template_kwargs` give to its template.

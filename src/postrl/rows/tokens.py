@@ -8,8 +8,11 @@ model is to go on.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from postrl.errors import DataError
+from postrl.types import Prompt
 
 BATCH = 1024
 
@@ -58,3 +61,25 @@ def _begun(ids: list[int], before: Sequence[int]) -> list[int]:
     """The ids behind `before`, of which they may have the beginning already."""
     has = next((i for i, (mine, its) in enumerate(zip(ids, before, strict=False)) if mine != its), len(before))
     return [*before, *ids[min(has, len(ids)) :]]
+
+
+def check_vocabulary(prompts: Iterable[Prompt], tokenizer: Any, vocabulary: int) -> str:
+    """A line where a tokenizer has tokens that the model has not; empty where it has none.
+
+    Args:
+        vocabulary: tokens that the model knows, the rows of its embedding.
+
+    Raises:
+        DataError: a prompt holds one of them.
+    """
+    for prompt in prompts:
+        if (largest := max(prompt.token_ids, default=0)) >= vocabulary:
+            raise DataError(
+                f"{prompt.prompt_id} has the token {largest} ({tokenizer.convert_ids_to_tokens(largest)!r}), and the model knows "
+                f"{vocabulary} tokens; the tokenizer has {len(tokenizer)}",
+                hint="give the tokenizer of this model, or enlarge it: model.resize_token_embeddings(len(tokenizer))",
+            )
+    more = len(tokenizer) - vocabulary
+    return f"the tokenizer has {len(tokenizer)} tokens and the model {vocabulary}: no prompt holds the others" * (
+        more > 0
+    )

@@ -1,0 +1,170 @@
+"""Prompts of rows as messages and text."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers import CHAT_TEMPLATE, tiny_tokenizer
+from postrl.config import GRPOConfig
+from postrl.data import load_prompts
+from postrl.errors import DataError, UsageError
+
+USER = {"role": "user", "content": "Weather?"}
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Bern"}}}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+LIKE_LLAMA = (
+    "{% if tools is not none and tools is defined %}tools: {{ tools | tojson }}\n{% endif %}"
+    "{% for message in messages %}{% if 'tool_calls' in message %}"
+    "{% if message.tool_calls | length != 1 %}{{ raise_exception('one tool call at once') }}{% endif %}"
+    "call: {{ message.tool_calls[0].function.arguments | tojson }}\n"
+    "{% else %}{{ message['role'] }}: {{ message['content'] | trim }}\n{% endif %}{% endfor %}"
+    "{% if thinking is defined %}thinking={{ thinking }}\n{% endif %}assistant:"
+)
+"""Takes a key that is there for one that is meant, as Llama 3.1's template does."""
+
+
+def load(rows, template: str | None = CHAT_TEMPLATE, **settings):
+    return load_prompts(GRPOConfig(**settings), tiny_tokenizer(chat_template=template), split="train", raw=rows)
+
+
+def text_of(row, template=LIKE_LLAMA, **settings) -> str:
+    (prompt,) = load([row], template, **settings).prompts
+    return prompt.text
+
+
+# -- messages ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+def test_keys_that_are_null_are_left_out_before_the_template_sees_them(nothing):
+    messages = [{**USER, "tool_calls": nothing, "name": None}]
+    (prompt,) = load([{"prompt": messages, "tools": nothing}], LIKE_LLAMA).prompts
+    assert prompt.text == "user: Weather?\nassistant:"
+    assert prompt.messages == [USER]
+
+
+def test_nulls_are_left_out_of_tools_and_arguments_too():
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Bern", "unit": None}}}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "enum": None}}}
+    row = {"prompt": [USER, {"role": "assistant", "content": "", "tool_calls": [call]}, USER], "tools": [tool]}
+    text = text_of(row)
+    assert 'call: {"city": "Bern"}' in text and "null" not in text
+
+
+def test_rows_of_a_parquet_file_render_like_those_they_were_made_from(tmp_path):
+    import datasets
+
+    plain = [{"prompt": [USER]}, {"prompt": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, USER]}]
+    datasets.Dataset.from_list(plain).to_parquet(tmp_path / "rows.parquet")
+    config = GRPOConfig(dataset=[str(tmp_path / "rows.parquet")])
+    found = load_prompts(config, tiny_tokenizer(chat_template=LIKE_LLAMA), split="train").prompts
+    assert [prompt.text for prompt in found] == [text_of(row) for row in plain]
+
+
+@pytest.mark.parametrize("without", [{}, {"content": None}])
+def test_a_tool_call_needs_no_content(without):
+    row = {"prompt": [USER, {"role": "assistant", "tool_calls": [CALL], **without}, {"role": "tool", "content": "sun"}]}
+    assert "<|im_start|>assistant\n<|im_end|>" in text_of(row, CHAT_TEMPLATE)
+
+
+def test_arguments_that_are_json_text_are_not_quoted_twice():
+    call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+    assert 'call: {"city": "Bern"}' in text_of({"prompt": [USER, {"role": "assistant", "tool_calls": [call]}, USER]})
+
+
+@pytest.mark.parametrize("tools", [[TOOL], '[{"type": "function", "function": {"name": "weather"}}]'])
+def test_the_tools_and_the_template_arguments_of_a_row_are_used(tools):
+    text = text_of({"prompt": [USER], "tools": tools, "chat_template_kwargs": {"thinking": False, "other": None}})
+    assert text.startswith("tools: ") and "weather" in text and "thinking=False" in text
+
+
+def test_tools_that_nobody_reads_are_told():
+    assert any("does not read" in note for note in load([{"prompt": [USER], "tools": [TOOL]}]).notes)
+    assert any("rewards alone" in note for note in load([{"prompt": "text", "tools": [TOOL]}]).notes)
+    assert any("no list of JSON" in note for note in load([{"prompt": [USER], "tools": "hammer"}]).notes)
+
+
+def test_template_arguments_that_are_not_the_rows_are_refused():
+    with pytest.raises(DataError, match="train:0: the column chat_template_kwargs"):
+        load([{"prompt": [USER], "chat_template_kwargs": {"tokenize": True}}])
+
+
+def test_parts_that_are_text_are_text():
+    parts = [{"type": "text", "text": "a", "image": None}, {"type": "text", "text": "b", "image": None}]
+    assert text_of({"prompt": [{"role": "user", "content": parts}]}) == "user: a\nb\nassistant:"
+
+
+def test_messages_written_as_json_are_messages():
+    found = load([{"prompt": '[{"role": "user", "content": "Weather?"}]'}, {"prompt": "[1] is a list"}], chat=False)
+    assert [prompt.messages for prompt in found.prompts] == [[USER], None]
+    assert any("written as JSON" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"from": "human", "value": "Hi"}, "message 0 has no role; it has from, value"),
+        ({"role": "user"}, "message 0 \\(user\\) has no content"),
+        ({"role": "user", "content": None}, "message 0 \\(user\\) has no content"),
+        ({"role": "user", "content": 5}, "a int as content"),
+        ({"role": "user", "content": [{"type": "image", "image": "x.png"}]}, "a part of the type image"),
+        ({"role": "assistant", "content": ""}, "says nothing"),
+    ],
+)
+def test_a_message_that_is_none_is_refused_by_row_and_place(message, says):
+    with pytest.raises(DataError, match=f"train:0: .*{says}"):
+        load([{"prompt": [message]}])
+
+
+def test_a_role_that_templates_do_not_know_is_told():
+    assert any("'human'" in note for note in load([{"prompt": [{"role": "human", "content": "Hi"}]}]).notes)
+
+
+def test_a_template_that_ends_the_users_turn_and_opens_none_is_told():
+    template = CHAT_TEMPLATE.partition("{% if add_generation_prompt %}")[0]
+    assert any("opens no turn" in note for note in load([{"prompt": [USER]}], template).notes)
+
+
+# -- text ----------------------------------------------------------------------------------------------------------------
+
+
+def test_text_for_a_chat_model_is_given_as_it_is_with_one_line_that_names_the_flag():
+    found = load([{"prompt": "a"}, {"prompt": "b"}])
+    assert [prompt.messages for prompt in found.prompts] == [None, None]
+    (line,) = found.notes
+    assert "--chat" in line and "2 prompts" in line
+
+
+@pytest.mark.parametrize(
+    ("template", "settings"),
+    [(None, {}), (CHAT_TEMPLATE, {"chat": False}), (CHAT_TEMPLATE, {"model": "Qwen/Qwen3-8B-Base"})],
+)
+def test_the_line_is_not_said_where_text_is_meant(template, settings):
+    assert load([{"prompt": "a"}], template, **settings).notes == []
+
+
+@pytest.mark.parametrize("template", [CHAT_TEMPLATE, "{{ bos_token }}[INST] {{ messages[0].content }} [/INST]"])
+def test_text_that_was_rendered_with_the_template_is_told_apart(template):
+    tokenizer = tiny_tokenizer(chat_template=template)
+    text = tokenizer.apply_chat_template([USER], tokenize=False, add_generation_prompt=True)
+    assert load([{"prompt": text}], template).notes == []
+    for settings in ({"chat": True}, {"system_prompt": "Be brief."}):
+        with pytest.raises(DataError, match="train:0: the prompt was rendered with the chat template already"):
+            load([{"prompt": text}], template, **settings)
+
+
+def test_chat_makes_text_a_user_message():
+    (prompt,) = load([{"prompt": "Weather?"}], chat=True).prompts
+    assert prompt.messages == [USER] and prompt.text.endswith("<|im_start|>assistant\n")
+
+
+def test_no_chat_leaves_a_known_data_set_plain():
+    found = load_prompts(GRPOConfig(dataset=["arithmetic"], chat=False), tiny_tokenizer(), split="train")
+    assert found.prompts[0].messages is None and found.notes == []
+
+
+def test_chat_without_a_template_and_a_system_prompt_without_chat_are_refused():
+    with pytest.raises(DataError, match="no chat template"):
+        load([{"prompt": "a"}], None, chat=True)
+    with pytest.raises(UsageError, match="chat is off"):
+        GRPOConfig(chat=False, system_prompt="Be brief.")
