@@ -12,7 +12,7 @@ from e2e.runs import REWARDED, SMALL, Finished, small_disk
 
 TWO_STEPS = ("--max-steps", "2")
 FILES = {
-    "rows.jsonl": '{"question": "1+1?", "answer": "2"}\n',
+    "rows.jsonl": '{"text": "1+1?", "answer": "2"}\n',
     "broken.py": 'raise ValueError("no API key in the environment")\ndef score(completions): ...\n',
     "judge.py": 'def judge(completions):\n    raise ConnectionError("the judge does not answer")\n',
     "unknown.yaml": "modle: tiny\n",
@@ -62,9 +62,9 @@ def replaced(old: str, new: str, args=SMALL) -> tuple[str, ...]:
         ),
         (
             replaced("arithmetic", "rows.jsonl", REWARDED),
-            "rows has no column 'prompt'; it has question, answer\nhint: choose one with --prompt-column\n",
+            "rows has no column 'prompt'; it has text, answer\nhint: choose one with --prompt-column\n",
         ),
-        ((*replaced("arithmetic", "rows.jsonl"), "--prompt-column", "question"), "no reward is given, and rows.jsonl has none of its own"),
+        ((*replaced("arithmetic", "rows.jsonl"), "--prompt-column", "text"), "no reward is given, and rows.jsonl has none of its own"),
         ((*SMALL, "--reward", "nowhere.py:score"), "reward nowhere.py:score: there is no file "),
         ((*SMALL, "--reward", "judge.py:jugde"), "did you mean judge?"),
         ((*SMALL, "--num-generations", "1"), "num_generations is 1: in algorithm = grpo a group of one has no baseline"),
