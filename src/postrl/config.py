@@ -97,10 +97,10 @@ class GRPOConfig:
     prompt_column: str | None = setting(
         None,
         DATA,
-        "Column with the prompt: text, given to the model as it is, or a list of messages; default: the data set's own, else prompt.",
+        "Column with the prompt: text, given to the model as it is, or a list of messages; default: the data set's own, else prompt or the only likely one (docs/data.md).",
     )
     answer_column: str | None = setting(
-        None, DATA, "Column with the reference answer; default: the data set's own, else answer."
+        None, DATA, "Column with the reference answer; default: the data set's own, else answer or the only likely one."
     )
     system_prompt: str | None = setting(
         None, DATA, "System message put before every prompt, in place of a row's own; makes text prompts conversations."

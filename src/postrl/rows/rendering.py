@@ -68,7 +68,11 @@ class Rendering:
         Args:
             chat_is_likely: whether text prompts without the chat template deserve one.
         """
-        return [f"{text} ({n} prompt{'s' * (n != 1)})" for text, n in self.remarks.items() if chat_is_likely or text != TEXT_PROMPTS]
+        return [
+            f"{text} ({n} prompt{'s' * (n != 1)})"
+            for text, n in self.remarks.items()
+            if chat_is_likely or text != TEXT_PROMPTS
+        ]
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
