@@ -18,6 +18,7 @@ _OPTION_AND_TEXT = re.compile(r"^(?:\(([A-Z])\)|([A-Z])[.:)])(?P<rest>.+)$")
 _ANOTHER_OPTION = re.compile(r"\([A-Z]\)|\b[A-Z][.:)]|\b(?:or|and)\b|(?:^|[,;/&])\s*[A-J]\b")
 _OPTIONS = re.compile(r"\(?[A-J]\)?(?:\s*(?:,|;|&|and)?\s*\(?[A-J]\)?)+")
 _LABEL = re.compile(r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)(?:\s+is)?:?\s+(?=\(?[A-Z]\b)", re.IGNORECASE)
+_QUOTED = re.compile(r"[\"“](?P<double>[^\"“”]+)[\"”]|\\(?:text|mbox)\{(?:``|\"|“)?(?P<text>[^{}\\$]+?)(?:''|\"|”)?\}")
 _WORDS = re.compile(r"[\w .,'/-]*[^\W\d_]{2}[\w .,'/-]*")
 
 
@@ -44,6 +45,12 @@ def is_latex(tidied: str) -> bool:
 def is_formula(tidied: str) -> bool:
     """Whether a text that `syntax` cannot read may be a formula: LaTeX with at most one word."""
     return len(_WORD.findall(tidied)) <= 1 and is_latex(tidied)
+
+
+def is_sentence(gold: str) -> bool:
+    """Whether all of a gold is in quotes or in one text command: words that only the same words are equal to."""
+    match = _QUOTED.fullmatch(gold.strip())
+    return match is not None and bool(_WORDS.fullmatch(match["double"] or match["text"] or "")) and len(gold) <= 300
 
 
 def is_label(tidied: str) -> bool:

@@ -18,9 +18,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from postrl.rewards.math.choices import is_formula, is_gold, is_label, is_latex, option, options, same_words
-from postrl.rewards.math.names import asked_for, differ, rearranged, renamed, renaming
+from postrl.rewards.math.choices import (
+    is_formula,
+    is_gold,
+    is_label,
+    is_latex,
+    is_sentence,
+    option,
+    options,
+    same_words,
+)
+from postrl.rewards.math.names import asked_for, differ, in_letters_of, rearranged, renamed, renaming
 from postrl.rewards.math.normalise import squashed, tidy
+from postrl.rewards.math.qualifiers import without_qualifier
 from postrl.rewards.math.quantities import (
     NO_NUMBERS,
     approximated,
@@ -32,7 +42,8 @@ from postrl.rewards.math.quantities import (
 from postrl.rewards.math.shape import FALSE, as_inequality, shape
 from postrl.rewards.math.syntax import parse
 from postrl.rewards.math.tree import Node, to_wire
-from postrl.rewards.math.values import compare_at_points, contains, exact, guarded, plain, symbols
+from postrl.rewards.math.values import compare_at_points, contains, exact, guarded, plain, symbols, undefined
+from postrl.rewards.math.vectors import as_tuple
 from postrl.rewards.math.words import names
 
 MOST_ITEMS = 60
@@ -58,20 +69,25 @@ class Comparison:
         for choice in (option, options):
             if (wanted := choice(gold)) and (chosen := choice(answer)):
                 return wanted == chosen
-        trees = parse(gold), parse(answer)
-        if trees[0] is not None and trees[1] is not None:
-            return self.same(shape(trees[0]), shape(trees[1]))
+        (gold, free), (answer, others) = without_qualifier(gold), without_qualifier(answer)
+        wanted_tree, tree = parse(gold), parse(answer)
+        if wanted_tree is not None and tree is not None:
+            wanted_shape = shape(wanted_tree)
+            return any(self.same(wanted_shape, shape(each)) for each in in_letters_of(wanted_tree, tree, free, others))
         if same_words(gold, answer):
             return True
-        exotic = trees[0] is None and is_latex(gold) and is_latex(answer)
+        exotic = wanted_tree is None and is_latex(gold) and is_latex(answer)
         return exotic and self.symbolic({"ask": "latex", "gold": gold, "answer": answer})
 
     def readable(self, gold: str) -> bool:
         """Whether the text of a gold is an answer at all: mathematics, a choice, or a few words."""
-        gold = tidy(gold)
+        sentence = is_sentence(gold)
+        gold = without_qualifier(tidy(gold))[0]
         tree = parse(gold)
-        if tree is not None:
-            return shape(tree) is not FALSE and tree.kind != "dots" and is_gold(tree)
+        if tree is not None and not sentence:
+            return shape(tree) is not FALSE and tree.kind != "dots" and is_gold(tree) and not undefined(tree)
+        if sentence:
+            return True
         if not is_formula(gold):
             return is_label(gold)
         return self.symbolic({"ask": "readable", "gold": gold})
@@ -83,6 +99,8 @@ class Comparison:
         if FALSE in (gold, answer):
             return False
         gold, answer = _single(gold, answer), _single(answer, gold)
+        if gold.kind != answer.kind and {"tuple", "matrix"} & {gold.kind, answer.kind}:
+            gold, answer = as_tuple(gold, len(answer.args)) or gold, as_tuple(answer, len(gold.args)) or answer
         if {gold.kind, answer.kind} == {"tuple", "list"}:
             gold, answer = _as_point(gold), _as_point(answer)
         if "equation" in (gold.kind, answer.kind):
@@ -91,6 +109,8 @@ class Comparison:
             gold, answer = as_inequality(gold) or gold, as_inequality(answer) or answer
         if "named" in (gold.kind, answer.kind):
             return self._named(gold, answer)
+        if (gold.kind == "mod") != (answer.kind == "mod"):
+            return self.same(*(node.args[0] if node.kind == "mod" else node for node in (gold, answer)))
         for kinds, compare in _BY_KIND:
             if gold.kind in kinds or answer.kind in kinds:
                 return gold.kind in kinds and answer.kind in kinds and compare(self, gold, answer)
@@ -170,7 +190,7 @@ class Comparison:
         return gold.value == answer.value and self._in_order(gold.args, answer.args)
 
     def _unions(self, gold: Node, answer: Node) -> bool:
-        return len(gold.args) <= MOST_ITEMS and self._in_any_order(gold.args, answer.args)
+        return gold.kind == answer.kind and len(gold.args) <= MOST_ITEMS and self._in_any_order(gold.args, answer.args)
 
     def _matrices(self, gold: Node, answer: Node) -> bool:
         rows = zip(gold.args, answer.args)
@@ -246,7 +266,7 @@ _STRUCTURES = ("list", "set", "tuple", "ratio", "matrix", "union")
 _BY_KIND: tuple[tuple[frozenset[str], Callable[[Comparison, Node, Node], bool]], ...] = (
     (names("list set"), Comparison._lists),
     (names("tuple"), Comparison._tuples),
-    (names("union"), Comparison._unions),
+    (names("union cases"), Comparison._unions),
     (names("matrix"), Comparison._matrices),
     (names("inequality"), Comparison._inequalities),
     (names("ratio"), Comparison._ratios),

@@ -10,7 +10,9 @@ tuple, ratio, /   -                names                      (x, y), a : b, x/y
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from fractions import Fraction
+from itertools import permutations
 
 from postrl.rewards.math.tree import Node
 from postrl.rewards.math.values import CONSTANTS, exact, symbols
@@ -186,3 +188,21 @@ def rearranged(gold: Node, answer: Node, value: Node) -> Node:
         return Node("false")
     number = exact(value)
     return Node("/", (ONE, value)) if not number else Node("num", value=1 / number, text=str(1 / number))
+
+
+MOST_RENAMED = 3
+
+
+def in_letters_of(gold: Node, answer: Node, free: Set[str], others: Set[str]) -> Iterator[Node]:
+    """The answer as it is, and with its free letters as the gold has them.
+
+    Args:
+        free: letters of the gold that may be any: for all c, n \\in Z.
+        others: those of the answer.
+    """
+    yield answer
+    old = sorted(x for x in symbols(answer) - symbols(gold) if free or x in others)
+    new = sorted(x for x in symbols(gold) - symbols(answer) if others or x in free)
+    if (free or others) and 0 < len(new) <= MOST_RENAMED and len(new) <= len(old) <= MOST_RENAMED:
+        for letters in permutations(old, len(new)):
+            yield renamed(answer, dict(zip(letters, new)))

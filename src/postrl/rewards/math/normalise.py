@@ -9,7 +9,12 @@ two. Nothing is evaluated. Only for texts of at most LONGEST_ANSWER characters.
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
+
+from postrl.rewards.math.tokens import FUNCTIONS
+from postrl.rewards.math.units import KNOWN_WORDS
+from postrl.rewards.math.words import PHRASES
 
 _UNICODE = str.maketrans(
     {
@@ -21,6 +26,8 @@ _UNICODE = str.maketrans(
         "⅕": r"\frac15 ", "⅛": r"\frac18 ", "⟨": r"\langle ", "⟩": r"\rangle ", "％": "%", "：": ":", "，": ",",
         "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "θ": r"\theta ", "λ": r"\lambda ",
         "μ": r"\mu ", "σ": r"\sigma ", "φ": r"\phi ", "ω": r"\omega ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+        "⇒": r"\Rightarrow ", "→": r"\to ", "∀": r"\forall ", "∴": " ", "ℤ": r"\bbZ ", "ℕ": r"\bbN ", "ℚ": r"\bbQ ",
+        **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # full width
         "“": " ", "”": " ", '"': " ", "’": "'", "‘": "'", "′": "'", "＝": "=", "（": "(", "）": ")", "\u200b": "",
     }
 )  # fmt: skip
@@ -57,7 +64,7 @@ _COMMANDS = {
     **dict.fromkeys((r"\varepsilon",), r"\epsilon"),
     **dict.fromkeys((r"\vartheta",), r"\theta"),
     r"\lt": "<", r"\gt": ">", r"\in": "∈", r"\div": "/", r"\colon": ":", r"\%": "%", r"\$": "¤", r"\&": "&",
-    r"\|": "|", r"\#": "#", r"\_": "_", r"\pounds": "£", r"\euro": "€", r"\yen": "¥", r"\cent": '"cent"',
+    r"\forall": ' "for" "all" ', r"\|": "|", r"\#": "#", r"\_": "_", r"\pounds": "£", r"\euro": "€", r"\yen": "¥", r"\cent": '"cent"',
 }  # fmt: skip
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 
@@ -74,6 +81,26 @@ _PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|color|textcolor|labe
 _LETTERS = re.compile(r"[A-Za-z][A-Za-z'-]*(?:\.(?=[A-Za-z]))?(?:[A-Za-z]\.)*")
 _MATRIX = re.compile(r"\\begin\s*\{\s*(?:[pbB]?matrix\*?|smallmatrix|array)\s*\}(?:\s*(?:\{[clr|\s]*\}|\[[clr]\]))?")
 _DETERMINANT = re.compile(r"\\begin\s*\{[vV]matrix\}")
+_CASES = re.compile(r"\\begin\s*\{\s*d?cases\s*\}|(?:\\left\s*)?\\\{\s*\\begin\s*\{\s*array\s*\}\s*\{[clr|\s@{}]*?\}")
+_ALIGNED = re.compile(
+    r"\\begin\s*\{\s*(aligned|align\*?|gathered|gather\*?|split|eqnarray\*?)\s*\}(?P<inside>.*?)\\end\s*\{\s*\1\s*\}",
+    re.DOTALL,
+)
+_FRENCH = re.compile(
+    r"(?:(?<![\w)}\]])|(?<=\\cup)|(?<=\\cap))([\[\](])([^\[\](){}]*[,;][^\[\](){}]*)([\[\])])(?![\w(])"
+)
+_DIGIT = re.compile(r"(?![0-9])\d")
+_CHOOSE = re.compile(
+    r"(?:(?:\{\})?[\^_]\{?([0-9]+)\}?\s*)C_\{?([0-9]+)\}?(?![0-9^])|(?<![\w\\])C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?(?![0-9])"
+    r"|(?<![\w.])([0-9]+)\s?C\s?([0-9]+)(?!\w)"
+)
+_BASE = re.compile(
+    r'(?<![\w.])([0-9A-F]+)\s*\(?\s*"?base"?[\s-]*(?:"([a-z]+)"|\{?([0-9]+)\}?)\s*\)?|\(\s*([0-9A-F]+)\s*\)(?=_)'
+)
+_BASIS = re.compile(
+    r"\\(?:hat|vec|bar|overrightarrow|widehat|mathbf|mathbf|boldsymbol|bm)\s*"
+    r"(?:\{\s*(?:\\(?:vec|mathbf|boldsymbol|bm)\s*\{?\s*)?\\?([ijk])(?:math)?\s*\}\}?|\\?([ijk])(?:math)?(?![a-zA-Z]))"
+)
 _END = re.compile(r"\\end\s*\{\s*[a-zA-Z]*\*?\s*\}")
 _ORDINAL = re.compile(r'(?<=[0-9]) ?(?:\^ ?)?(?:\{ ?)?"?(?:st|nd|rd|th)"?(?: ?\})?(?![a-zA-Z])')
 _ROW = re.compile(r"\\\\\s*(?:\[[0-9.]+\s*[a-z]{2}\])?")
@@ -90,6 +117,9 @@ _DOTTED = re.compile(r"([0-9]*\.)([0-9]+)\s*(?:\\ldots|\.\.\.)")
 _UNITS_OF_ONE_LETTER = frozenset("mgshLlNJWVAKCF")
 
 
+_LEADING = re.compile(
+    r"^(?:(?:=(?!=)|\\(?:Rightarrow|implies|Longrightarrow|rightarrow|longrightarrow|to|iff)(?![a-zA-Z]))\s*)+"
+)
 _LABEL = re.compile(r'^(?:"?the"? )?"?(?:final )?"?answer"?\s*(?:"?is"?|:|=)\s*(?=\S)', re.IGNORECASE)
 
 
@@ -100,7 +130,9 @@ def tidy(text: str) -> str:
     text = _THIN_THOUSANDS.sub(lambda m: re.sub("[^0-9]", "", m[0]), text)
     text = text.replace("{,}", ",").replace("{:}", ":").replace("**", "^")
     text = _PHANTOM.sub(" ", _BLACKBOARD.sub(_blackboard, text))
-    text = _DOUBLED.sub(r"\\", text) if r"\begin" not in text else text
+    text = _ALIGNED.sub(_rows, _DIGIT.sub(lambda m: str(unicodedata.decimal(m[0])), _BASIS.sub(_direction, text)))
+    text = _CASES.sub(r" \\cases ", _CHOOSE.sub(_binomial, text))
+    text = _DOUBLED.sub(r"\\", text) if r"\begin" not in text and r"\cases" not in text else text
     text = _END.sub(r" \\endmatrix ", _DETERMINANT.sub(r" \\determinant ", _MATRIX.sub(r" \\matrix ", text)))
     for _ in range(3):  # \textbf{\text{A}}
         text, found = _TEXT.subn(_words, text)
@@ -114,8 +146,10 @@ def tidy(text: str) -> str:
     text = _ORDINAL.sub("", " ".join(text.split()))
     if not re.search(r"[(\[\]]|\\[{}]", text):  # between brackets a comma separates: (1,234) has two elements
         text = _BLANK_THOUSANDS.sub(lambda m: m[0].replace(" ", ""), _COMMA_THOUSANDS.sub(_without_commas, text))
+    text = _FRENCH.sub(_interval, _BASE.sub(_based, text))
     text = _HALF_DAY.sub(_half_day, _METRES_PER_SECOND.sub(' "m"/"s"', text))
-    return _without_stop(_LABEL.sub("", text))
+    text = _without_stop(_LABEL.sub("", text))
+    return text if text.casefold() not in PHRASES else " ".join(f'"{word}"' for word in text.split())
 
 
 def squashed(tidied: str) -> str:
@@ -128,7 +162,11 @@ def _words(match: re.Match[str]) -> str:
     """The inside of a text command, its words quoted so that they are not products of letters."""
     inside, name = match["inside"].replace("\\", " \\"), match["name"]
     letter = inside.strip()
+    if letter in FUNCTIONS and (name.startswith("operatorname") or letter not in KNOWN_WORDS):
+        return rf" \{letter} "
     if len(letter) == 1 and letter.isalpha() and not name.startswith(("text", "mbox", "hbox")):
+        if letter in "ijk" and name.startswith(("mathbf", "bold", "bm", "pmb")):
+            return rf" \vec{{{letter}}} "
         is_unit = name == "mathrm" and letter in _UNITS_OF_ONE_LETTER
         return f' "{letter}" ' if is_unit else f" {letter} "
     return " " + re.sub(r"\\[a-zA-Z]+|" + _LETTERS.pattern, _quoted, inside) + " "
@@ -137,6 +175,33 @@ def _words(match: re.Match[str]) -> str:
 def _quoted(match: re.Match[str]) -> str:
     word = match[0]
     return word if word.startswith("\\") else '"' + word.replace(".", "") + '"'
+
+
+def _rows(match: re.Match[str]) -> str:
+    """The lines of a system of equations as a list."""
+    rows = (row.replace("&", " ").strip(" ,;.\n") for row in _ROW.split(match["inside"]))
+    return ", ".join(filter(None, rows))
+
+
+def _direction(match: re.Match[str]) -> str:
+    return rf"\vec{{{match[1] or match[2]}}} "
+
+
+def _binomial(match: re.Match[str]) -> str:
+    top, bottom = (group for group in match.groups() if group)
+    return rf"\binom{{{top}}}{{{bottom}}}"
+
+
+def _based(match: re.Match[str]) -> str:
+    """101 "base" 2 as 101_{2}, (101)_2 as 101_2."""
+    word = f'"{match[2]}"' if match[2] else match[3]
+    return match[4] or f"{match[1]}_{{{word}}}"
+
+
+def _interval(match: re.Match[str]) -> str:
+    """]0, 1[ as (0, 1)."""
+    opening, inside, closing = match.groups()
+    return f"{'(' if opening == ']' else opening}{inside}{')' if closing == '[' else closing}"
 
 
 def _half_day(match: re.Match[str]) -> str:
@@ -165,5 +230,5 @@ def _period(match: re.Match[str]) -> str:
 
 def _without_stop(text: str) -> str:
     """Without the punctuation of the sentence around it."""
-    text = text.strip().rstrip(",;").removeprefix("=").strip()
+    text = _LEADING.sub("", text.strip().rstrip(",;")).strip()
     return text[:-1].strip() if text.endswith(".") and not text.endswith("..") else text

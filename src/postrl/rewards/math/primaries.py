@@ -7,11 +7,12 @@ from fractions import Fraction
 from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, LETTERS, Cursor, NotMath, Token
 from postrl.rewards.math.tree import CLOSING, Node, in_brackets, number
 from postrl.rewards.math.units import LETTERS as UNIT_LETTERS
-from postrl.rewards.math.words import PARTS, PHRASES, SCALES, names
+from postrl.rewards.math.words import CONDITIONAL, NUMBERS, PARTS, PHRASES, SCALES, names
 
 _HALF_OPEN = {"(": ")]", "[": ")]"}
 _ROUNDED = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
 _DECORATIONS = names(r"\vec \hat \overline \bar \tilde \overrightarrow \widehat \overparen \overset")
+_COMMUTATIVE = names("max min gcd lcm")
 _PREFIXES = names(r"\angle \triangle \measuredangle")
 _CONSTANTS = {r"\infty": "inf", r"\ldots": "dots", r"\emptyset": "empty"}
 
@@ -20,6 +21,12 @@ class Primaries(Cursor):
     """What a factor can be. The levels above it are the parser's."""
 
     def items(self) -> Node:
+        raise NotImplementedError
+
+    def relation(self) -> Node:
+        raise NotImplementedError
+
+    def read(self, tokens: list[Token]) -> Node:
         raise NotImplementedError
 
     def sum(self) -> Node:
@@ -38,6 +45,10 @@ class Primaries(Cursor):
         kind, text = self.kind(), self.peek()
         if kind in ("num", "repeat"):
             return self.number()
+        if kind == "digits":
+            digits = self.take()
+            self.take("_")
+            return Node("based", (self.base_of_digits(),), digits)
         if kind == "sym":
             self.take()
             return self.subscripted(text)
@@ -63,8 +74,14 @@ class Primaries(Cursor):
         node = number(self.take())
         if self.peek() == "_" and node.text.isdigit():
             self.take()
-            return Node("based", (self.argument(),), node.text)
+            return Node("based", (self.base_of_digits(),), node.text.lstrip("0") or "0")
         return node
+
+    def base_of_digits(self) -> Node:
+        """2 in 101_2, 101_{"two"}."""
+        base = self.argument()
+        value = NUMBERS.get(str(base.value)) if base.kind == "word" else None
+        return base if value is None else Node("num", value=Fraction(value), text=str(value))
 
     def word(self) -> Node:
         """A word alone, or several; a letter in a text command is a symbol, as is a single word before `(`."""
@@ -165,6 +182,8 @@ class Primaries(Cursor):
             return Node("call", (self.argument(), self.argument()), "binom")
         if name == r"\matrix":
             return self.matrix()
+        if name == r"\cases":
+            return self.cases()
         if name in _ROUNDED:
             closing, function = _ROUNDED[name]
             inside = self.items()
@@ -203,6 +222,8 @@ class Primaries(Cursor):
             else:
                 base = self.base()
         args = self.arguments()
+        if name in _COMMUTATIVE:
+            args = tuple(sorted(args, key=repr))
         if name in ("log", "lg"):
             args = (*args, base if base is not None else Node("num", value=Fraction(10), text="10"))
         elif base is not None:
@@ -218,9 +239,9 @@ class Primaries(Cursor):
         return self.number() if whole else self.argument()
 
     def arguments(self) -> tuple[Node, ...]:
-        if self.peek() in ("(", "{", "["):
+        if self.peek() in ("(", "{", "[", r"\{"):
             inside = self.bracketed()
-            return inside.args if inside.kind == "tuple" else (inside,)
+            return inside.args if inside.kind in ("tuple", "set") else (inside,)
         negative = self.found("-")
         inside = self.product(in_function=True)
         return (Node("neg", (inside,)) if negative else inside,)
@@ -244,6 +265,38 @@ class Primaries(Cursor):
         self.take(r"\endmatrix")
         rows += [Node("list", tuple(row))] if row else []
         return self.shallower(Node("matrix", tuple(rows)))
+
+    def cases(self) -> Node:
+        """Values with their conditions, or the equations of a system as a list."""
+        self.deeper()
+        rows: list[Node] = []
+        while self.peek() != r"\endmatrix":
+            row = self.relation()
+            self.found(",", ";", ".")
+            if self.found("&"):
+                row = Node("tuple", (row, self.condition()), "cases")
+            rows.append(row)
+            if not self.found("⏎"):
+                break
+        self.take(r"\endmatrix")
+        conditional = {row.value == "cases" for row in rows}
+        if len(conditional) != 1:
+            raise NotMath
+        return self.shallower(Node("cases", tuple(rows)) if True in conditional else Node("list", tuple(rows), ","))
+
+    def condition(self) -> Node:
+        """What stands behind a value in \\cases: a relation if it can be read as one, else its words."""
+        tokens: list[Token] = []
+        while self.kind() and self.peek() not in ("⏎", r"\endmatrix"):
+            if self.word_at() not in CONDITIONAL:
+                tokens.append(self.tokens[self.place])
+            self.place += 1
+        while tokens and tokens[-1].text in (",", ".", ";"):
+            tokens.pop()
+        try:
+            return self.read(tokens)
+        except NotMath:
+            return Node("word", value=" ".join(token.text for token in tokens).lower())
 
 
 def _meaning(phrase: str) -> Node:

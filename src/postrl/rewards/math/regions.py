@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from postrl.rewards.math.tree import Node
@@ -47,3 +48,34 @@ def without(points: tuple[Node, ...]) -> Node:
     ordered = sorted(points, key=lambda point: values[point] or 0.0)
     ends = [MINUS_INFINITY, *ordered, INFINITY]
     return Node("union", tuple(Node("tuple", pair, "()") for pair in pairwise(ends)))
+
+
+def joined(parts: list[Node]) -> list[Node]:
+    """The parts of a union in their order on the line, those that overlap or touch as one; as they are where an end is
+    no number."""
+    ends = [tuple(map(_place, part.args)) if is_interval(part) else (None, None) for part in parts]
+    if any(None in pair for pair in ends):
+        return parts
+    order = sorted(range(len(parts)), key=lambda i: (ends[i][0], parts[i].value[0] != "["))
+    together: list[tuple[Node, float]] = []
+    for i in order:
+        part, end = parts[i], ends[i][1] or 0.0
+        if together and _touch(together[-1][0], together[-1][1], part, ends[i][0] or 0.0):
+            before, before_end = together.pop()
+            last = max(
+                (before_end, before.value[1] == "]", before), (end, part.value[1] == "]", part), key=lambda x: x[:2]
+            )
+            part = Node("tuple", (before.args[0], last[2].args[1]), before.value[0] + last[2].value[1])
+            end = last[0]
+        together.append((part, end))
+    return [part for part, _ in together]
+
+
+def _touch(left: Node, end: float, right: Node, start: float) -> bool:
+    return start < end or (start == end and (left.value[1] == "]" or right.value[0] == "["))
+
+
+def _place(end: Node) -> float | None:
+    if end.kind == "inf":
+        return math.inf
+    return -math.inf if end == MINUS_INFINITY else approximate(end)

@@ -23,11 +23,14 @@ from postrl.rewards.math.regions import (
     common,
     interval,
     is_interval,
+    joined,
     without,
 )
+from postrl.rewards.math.sequences import without_dots
 from postrl.rewards.math.tree import Node
 from postrl.rewards.math.units import Unit, read_unit
 from postrl.rewards.math.values import approximate, compare_at_points, contains, digits_of, exact, symbols
+from postrl.rewards.math.vectors import multiplied_out
 
 FALSE = Node("false")
 ANYTHING = Node("label", value="")
@@ -54,9 +57,12 @@ def shape(node: Node) -> Node:
         return LINE
     if node.kind == "compound":
         return _one_unit(node)
-    if node.kind in ("tuple", "matrix"):
+    if node.kind in ("tuple", "matrix", "cases"):
         return Node(node.kind, tuple(map(shape, node.args)), node.value)
-    return node
+    if node.kind == "mod" and node.args[0].kind == "relation" and len(node.args[0].args) == 2:  # x \equiv 3 \pmod 7
+        left, right = node.args[0].args
+        return Node("named", (Node("mod", (right, node.args[1])),), name_of(left) or ANYTHING)
+    return multiplied_out(node)
 
 
 def _with_sign(node: Node, plus: bool) -> Node:
@@ -91,6 +97,12 @@ def _parts(node: Node) -> Iterator[Node]:
 
 
 def _list(items: list[Node], separator: str) -> Node:
+    if sum_of_units := _added(items, separator):
+        return sum_of_units
+    if any(item.kind == "list" and not _is_point(item) for item in items):
+        items = [part for item in items for part in (item.args if item.kind == "list" else (item,))]
+    elif items[0].kind == "list":
+        return Node("list", tuple(items), separator)
     flat: list[Node] = []
     for item in items:
         value = item.args[0] if item.kind == "named" else item
@@ -98,7 +110,22 @@ def _list(items: list[Node], separator: str) -> Node:
             flat += [Node("named", (part,), item.value) if item.kind == "named" else part for part in value.args]
         else:
             flat.append(item)
+    flat = without_dots(flat)
     return _joined_regions(flat, separator) or Node("list", tuple(flat), separator)
+
+
+def _is_point(node: Node) -> bool:
+    """Whether it is a list of different names with their values: p = 5, q = 2."""
+    names = {item.value for item in node.args if item.kind == "named"}
+    return len(names) == len(node.args) > 1
+
+
+def _added(items: list[Node], separator: str) -> Node | None:
+    """1 hour and 30 minutes."""
+    if separator != "and" or not all(item.kind == "unit" for item in items):
+        return None
+    joined = _one_unit(Node("compound", tuple(items)))
+    return None if joined.kind == "compound" else joined
 
 
 # -- relations ---------------------------------------------------------------------------------------------------------
@@ -227,13 +254,13 @@ def _joined_regions(items: list[Node], separator: str) -> Node | None:
     return None if separator == "and" else Node("named", (Node("union", tuple(intervals)),), items[0].value)
 
 
-def _such_that(variable: Node, condition: Node) -> Node:
+def _such_that(element: Node, condition: Node) -> Node:
+    """The region of {x | x > 3} and {x ∈ R : x > 3}; of {-x | x > 3} both parts stay."""
     region = shape(condition)
-    return (
-        region.args[0]
-        if region.kind == "named" and region.value.kind == "variable"
-        else Node("such", (variable, region))
-    )
+    variable = element.args[0] if element.kind == "relation" and element.value == ("∈",) else element
+    if region.kind == "named" and region.value.kind == "variable" and name_of(variable) == region.value:
+        return region.args[0]
+    return Node("such", (element, region))
 
 
 def _sets(node: Node) -> Node:
@@ -241,7 +268,7 @@ def _sets(node: Node) -> Node:
         parts = list(_flat(node))
         if all(part.kind == "set" for part in parts):
             return Node("set", tuple(item for part in parts for item in part.args))
-        parts = [part for part in parts if part.kind != "empty"]
+        parts = joined([part for part in parts if part.kind != "empty"])
         return parts[0] if len(parts) == 1 else Node("union", tuple(parts))
     left, right = map(shape, node.args)
     if node.kind == "minus" and left == LINE and right.kind == "set":

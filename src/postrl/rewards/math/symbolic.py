@@ -157,6 +157,7 @@ def _operators() -> dict[str, Callable[..., Any]]:
         "%": lambda a: a / 100,
         "°": lambda a: a * sympy.pi / 180,
         "!": sympy.factorial,
+        "!!": sympy.factorial2,
     }
 
 
@@ -180,6 +181,7 @@ def _calls() -> dict[str, Callable[..., Any]]:
         "arg": sympy.arg,
         "Re": sympy.re,
         "Im": sympy.im,
+        "cis": lambda a: sympy.cos(a) + sympy.I * sympy.sin(a),
     }
 
 

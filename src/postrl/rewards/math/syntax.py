@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from postrl.rewards.math.labels import is_label_text, split_label
 from postrl.rewards.math.primaries import Primaries
-from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, NotMath, tokenize
+from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, NotMath, Token, tokenize
 from postrl.rewards.math.tree import Node, counted, is_proper, unit_words
 from postrl.rewards.math.units import LETTERS
 from postrl.rewards.math.words import ABOUT, SEPARATING, SIGNS, names
@@ -71,24 +71,36 @@ class _Parser(Primaries):
             raise NotMath
         return node
 
+    def read(self, tokens: list[Token]) -> Node:
+        if not tokens:
+            raise NotMath
+        return _Parser(tokens).whole()
+
     # lists and relations
 
     def items(self) -> Node:
         """One item, or several separated by commas, semicolons, and, or."""
-        first = self.relation()
-        items, separator = [first], ""
+        groups: list[list[Node]] = [[self.relation()]]
+        separators: list[str] = []
         while True:
             token = self.peek()
             if token in (",", ";"):
                 self.place += 1
-                word = self.separating_word()
-                separator = word or separator or ","
+                separators.append(self.separating_word() or token)
             elif word := self.separating_word():
-                separator = word
+                separators.append(word)
             else:
                 break
-            items.append(self.relation())
-        return first if len(items) == 1 else Node("list", tuple(items), separator)
+            if separators[-1] == ";":
+                groups.append([])
+            groups[-1].append(self.relation())
+        if not separators:
+            return groups[0][0]
+        words = [separator for separator in separators if separator in SEPARATING]
+        items = [item for group in groups for item in group]
+        if len(groups) > 1 and len(items) > len(groups):  # p = 5, q = 2; p = 7, q = 2
+            items = [Node("list", tuple(group), ",") for group in groups]
+        return Node("list", tuple(items), words[-1] if words else ",")
 
     def separating_word(self) -> str:
         word = self.peek()[1:].lower() if self.kind() == "word" else ""
@@ -192,6 +204,8 @@ class _Parser(Primaries):
             right = self.power(fraction)
         else:
             right = self.power()
+        if left.value == "C" and before == "(" and right.kind == "tuple" and len(right.args) == 2:
+            return Node("call", right.args, "binom"), right
         if right.kind == "/" and (unit := unit_words(right)):  # 60 \\frac{"km"}{"h"}
             return Node("unit", (left,), unit), right
         return Node("*", (left, right), text=before), right
@@ -230,7 +244,7 @@ class _Parser(Primaries):
         return Node("^", (exponent, self.exponent())) if self.found("^") else exponent
 
     def postfix(self, node: Node) -> Node:
-        while mark := self.found("!", "%", "°", "'"):
+        while mark := self.found("!", "!!", "%", "°", "'"):
             if mark == "°" and self.kind() == "num" and self.peek(1) == "'":
                 node = self.minutes(Node("°", (node,)))
             elif mark == "'":

@@ -14,7 +14,7 @@ DEEPEST = 50
 MOST_TOKENS = 600
 FUNCTIONS = names(
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log lg exp gcd lcm max min sqrt abs floor ceil "
-    "arg Re Im"
+    "arg Re Im cis"
 )
 LETTERS = names(
     r"\pi \alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi \rho \sigma "
@@ -25,11 +25,12 @@ CURRENCIES = frozenset("¤£€¥")
 _PLAIN = {"pi": r"\pi", "infinity": r"\infty", "inf": r"\infty", "oo": r"\infty", "theta": r"\theta"}
 _TOKEN = re.compile(
     r"""\s*(?:(?P<repeat>[0-9]*\.[0-9]*\([0-9]+\))
+    |(?P<digits>[0-9A-F]*[A-F][0-9A-F]*(?=_\{?\s*(?:1[1-6])\s*\}?))
     |(?P<num>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+(?![0-9.a-zA-Z^]))?)
     |"(?P<word>[^"]*)"
     |(?P<command>\\[a-zA-Z]+|\\[{}])
     |(?P<letters>[A-Za-z]+)
-    |(?P<op><=|>=|!=|==|.))""",
+    |(?P<op><=|>=|!=|==|!!|.))""",
     re.VERBOSE,
 )
 _GLUED = re.compile(r"(and|or)([A-Z]+)$")
@@ -43,7 +44,7 @@ class NotMath(ValueError):
 @dataclass(frozen=True, slots=True)
 class Token:
     kind: str
-    """num, repeat (0.(3)), word, command, sym (one letter) or op."""
+    """num, repeat (0.(3)), digits (of a base beyond ten), word, command, sym (one letter) or op."""
     text: str
     spaced: bool = False
     """Whether a blank stands before it."""

@@ -19,6 +19,8 @@ such                -                          variable, condition
 relation            operators                  sides             a < x <= b
 ratio               -                          parts             1:2:3
 matrix              -                          rows, each a list
+cases               -                          pairs of a value and a condition: tuples with the brackets "cases"
+label               its text                   -                 a left side that is not in the grammar
 mod                 -                          number, modulus
 """
 

@@ -61,6 +61,15 @@ def symbols(node: Node) -> frozenset[str]:
     return frozenset().union(*map(symbols, node.args))
 
 
+def undefined(node: Node) -> bool:
+    """Whether something in it is divided by zero."""
+    if node.kind == "/" and exact(node.args[1]) == 0:
+        return True
+    if node.kind == "^" and exact(node.args[0]) == 0 and (exact(node.args[1]) or 0) < 0:
+        return True
+    return any(map(undefined, node.args))
+
+
 def contains(node: Node, kinds: Set[str]) -> bool:
     """Whether a node of one of these kinds is in the tree."""
     return node.kind in kinds or any(contains(arg, kinds) for arg in node.args)
@@ -85,6 +94,8 @@ def _exact(node: Node) -> Fraction:
         return _power(args[0], args[1])
     if node.kind == "!":
         return Fraction(math.factorial(_integer(args[0], LARGEST_EXACT_FACTORIAL)))
+    if node.kind == "!!":
+        return Fraction(math.prod(range(_integer(args[0], LARGEST_EXACT_FACTORIAL), 0, -2)))
     if node.kind == "call":
         return _EXACT_CALLS[node.value](args)
     return _small(_EXACT[node.kind](*args))
@@ -258,6 +269,22 @@ def _factorial(value: complex) -> complex:
     return math.gamma(complex(value).real + 1)
 
 
+def _double_factorial(value: complex) -> complex:
+    whole = int(complex(value).real)
+    if whole != value or not 0 <= whole <= 300:
+        raise ValueError
+    return float(math.prod(range(whole, 0, -2)))
+
+
+def _largest(choose: Callable[..., float]) -> Callable[..., float]:
+    def chosen(*values: complex) -> float:
+        if any(abs(complex(value).imag) > 1e-12 for value in values):
+            raise ValueError
+        return choose(complex(value).real for value in values)
+
+    return chosen
+
+
 def _whole(function: Callable[[float], int]) -> Callable[[complex], complex]:
     """Of a number that is whole but for an error of rounding: that whole number."""
 
@@ -302,6 +329,7 @@ _OPERATORS: dict[str, Callable[..., complex]] = {
     "%": lambda a: a / 100,
     "°": lambda a: a * math.pi / 180,
     "!": _factorial,
+    "!!": _double_factorial,
 }
 _CALLS: dict[str, Callable[..., complex]] = {
     **{name: getattr(cmath, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
@@ -319,6 +347,9 @@ _CALLS: dict[str, Callable[..., complex]] = {
     "floor": _whole(math.floor),
     "ceil": _whole(math.ceil),
     "binom": _binomial,
+    "max": _largest(max),
+    "min": _largest(min),
+    "cis": lambda a: cmath.exp(1j * a),
 }
 
 # -- guards ------------------------------------------------------------------------------------------------------------
@@ -345,7 +376,7 @@ def _bounded(node: Node) -> bool:
         return False
     if node.kind == "^":
         return _size(node.args[1]) <= LARGEST_EXPONENT and _digits(node) <= LARGEST_EXPONENT
-    if node.kind == "!":
+    if node.kind in ("!", "!!"):
         return _size(node.args[0]) <= LARGEST_FACTORIAL
     if node.kind == "call" and node.value == "binom":
         return all(_size(arg) <= LARGEST_FACTORIAL for arg in node.args)
@@ -368,7 +399,7 @@ def _digits(node: Node) -> float:
         return max(len(str(part)) for part in (node.value.numerator, node.value.denominator))
     if node.kind == "^":
         return _digits(node.args[0]) * max(1.0, _size(node.args[1]))
-    if node.kind == "!":
+    if node.kind in ("!", "!!"):
         size = _size(node.args[0])
         return size * math.log10(size + 1) + 1
     return sum(map(_digits, node.args)) + 1

@@ -103,6 +103,8 @@ def is_plural(word: str) -> bool:
     return word in PLURALS or (len(word) > 2 and word.endswith("s") and not word.endswith(("ss", "us", "is")))
 
 
+CONDITIONAL = names("if when for is are where as in case and")
+"""Words that only introduce a condition."""
 PHRASES = {
     **dict.fromkeys(
         ("no solution", "no solutions", "no real solution", "no real solutions", "no such solution", "empty set"), "empty"
