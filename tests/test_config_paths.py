@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from postrl.config import GRPOConfig
-from postrl.config_paths import change_paths
+from postrl.config_paths import change_paths, same
 from postrl.errors import UsageError
 
 FIELDS = {f.name: f for f in fields(GRPOConfig)}
@@ -64,6 +64,96 @@ def base(tmp_path):
 )  # fmt: skip
 def test_paths_are_told_from_names(base, name, value, expected):
     assert change_paths(FIELDS[name], value, marked, base) == expected
+
+
+# -- a file's paths ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """configs/run.yaml with files beside it, and another working folder."""
+    for name in ("configs/model", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("rows.jsonl", "mine.py", "own.py", "t.jinja"):
+        (tmp_path / "configs" / name).touch()
+    (tmp_path / "configs" / "run.yaml").write_text(
+        "model: model\ndataset: [rows.jsonl=2, gsm8k]\nreward: [mine.py:score, math]\nchat_template: t.jinja\n"
+        "algorithm: own.py:Own\noutput_dir: runs/a\nreplay: ../earlier\neval_dataset: rows.jsonl\ndataset_path: gsm8k=rows.jsonl\n"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path
+
+
+@pytest.mark.parametrize("how", ["absolute", "relative"])
+def test_paths_in_a_file_start_from_its_folder(project, how):
+    folder = project / "configs" if how == "absolute" else Path("../configs")
+    config = GRPOConfig.from_yaml(folder / "run.yaml")
+    assert config.dataset == [f"{folder}/rows.jsonl=2", "gsm8k"]
+    assert config.reward == [f"{folder}/mine.py:score", "math"]
+    assert config.dataset_path == [f"gsm8k={folder}/rows.jsonl"]
+    assert (config.model, config.chat_template) == (f"{folder}/model", f"{folder}/t.jinja")
+    assert (config.algorithm, config.eval_dataset) == (f"{folder}/own.py:Own", f"{folder}/rows.jsonl")
+    assert (config.output_dir, config.replay) == (f"{folder}/runs/a", f"{folder}/../earlier")
+
+
+def test_beside_the_file_they_stay_as_they_are_written(project, monkeypatch):
+    monkeypatch.chdir(project / "configs")
+    config = GRPOConfig.from_yaml("run.yaml")
+    assert (config.model, config.output_dir, config.reward) == ("model", "runs/a", ["mine.py:score", "math"])
+
+
+def test_what_only_the_working_folder_has_is_refused_with_how_to_write_it(project):
+    (project / "elsewhere" / "mine2.py").touch()
+    (project / "configs" / "run.yaml").write_text("reward: mine2.py:score\n")
+    with pytest.raises(UsageError) as caught:
+        GRPOConfig.from_yaml("../configs/run.yaml")
+    assert "reward is mine2.py, and paths in a config file start from its folder" in caught.value.message
+    assert "write ../elsewhere/mine2.py there, or give --reward on the command line" in caught.value.hint
+    given = GRPOConfig.from_yaml("../configs/run.yaml", reward=["mine2.py:score"])
+    assert given.reward == ["mine2.py:score"]
+
+
+def test_a_saved_config_means_the_same_anywhere(project, monkeypatch):
+    run = Path("../run")
+    run.mkdir()
+    (project / "elsewhere" / "rows.csv").touch()
+    settings = GRPOConfig(model="org/m", dataset=["rows.csv"], reward=["./f.py:g"], output_dir="../run")
+    settings.save(run / "config.yaml")
+    monkeypatch.chdir("/")
+    read = GRPOConfig.from_yaml(project / "run" / "config.yaml")
+    assert read.dataset == [f"{project}/elsewhere/rows.csv"]
+    assert read.reward == [f"{project}/elsewhere/f.py:g"]
+    assert read.model == "org/m"
+
+
+def test_a_run_goes_on_where_its_settings_lie_now(project, monkeypatch):
+    run = project / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    GRPOConfig(output_dir=str(run)).save(run / "config.yaml")
+    assert yaml.safe_load((run / "config.yaml").read_text())["output_dir"] == "."
+    moved = run.rename(project / "über den Berg")
+    assert GRPOConfig.from_yaml(moved / "config.yaml").output_dir == str(moved)
+    monkeypatch.chdir(moved)
+    assert GRPOConfig.from_yaml("config.yaml").output_dir == "."
+
+
+def test_a_run_of_an_older_version_goes_on_where_it_lies_too(project):
+    run = project / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text(f"output_dir: {project}/gone\n")
+    assert GRPOConfig.from_yaml(run / "config.yaml").output_dir == str(run)
+    (run / "mine.yaml").write_text("output_dir: other\n")
+    assert GRPOConfig.from_yaml(run / "mine.yaml").output_dir == f"{run}/other"
+
+
+# -- the same place ------------------------------------------------------------------------------------------------------
+
+
+def test_a_place_is_the_same_by_whatever_name(project):
+    (project / "link").symlink_to(project / "configs")
+    assert same(FIELDS["dataset"], [f"{project}/configs/rows.jsonl"], ["../link/rows.jsonl"])
+    assert not same(FIELDS["dataset"], [f"{project}/configs/rows.jsonl"], ["../elsewhere/rows.jsonl"])
+    assert same(FIELDS["seed"], 3, 3) and not same(FIELDS["seed"], 3, 4)
 
 
 def test_every_setting_whose_help_speaks_of_a_file_or_folder_says_that_it_is_a_path():

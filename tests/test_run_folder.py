@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, PostrlError, UsageError, error_from_wire, error_to_wire
 from postrl.messages import ProtocolError
-from postrl.run_folder import MAY_CHANGE_ON_RESUME, RunFolder, with_run_folder
+from postrl.run_folder import MAY_CHANGE_ON_RESUME, RunFolder, kept_settings, with_run_folder
 
 
 def config(**options) -> GRPOConfig:
@@ -52,7 +53,7 @@ def test_a_new_run_gets_a_folder_with_its_settings(folder):
     assert folder.logs.is_dir()
 
 
-@pytest.mark.parametrize("left", ["metrics.jsonl", "rollouts", "checkpoints", "model", "notes.txt"])
+@pytest.mark.parametrize("left", ["metrics.jsonl", "rollouts", "checkpoints", "notes.txt"])
 def test_a_folder_with_a_run_in_it_is_refused_without_resume(folder, left):
     folder.prepare(config())
     (folder.path / left).touch()
@@ -114,6 +115,109 @@ def test_a_full_disk_is_one_error_whoever_meets_it(folder, error):
 def test_other_errors_while_writing_stay_what_they_are(folder):
     with pytest.raises(KeyError), folder.writing("rollouts"):
         raise KeyError("a bug")
+
+
+# -- is there a run to continue? ---------------------------------------------------------------------------------------
+
+
+def checkpoint(folder: RunFolder, step: int, **state) -> Path:
+    path = folder.checkpoints / f"step_{step:06d}"
+    path.mkdir(parents=True)
+    (path / "state.json").write_text(json.dumps({"step": step, **state}))
+    return path
+
+
+def refused(folder: RunFolder, **options) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        folder.check(config(resume=True, **options))
+    return caught.value
+
+
+def test_where_there_is_no_run_nothing_is_resumed_and_the_runs_near_it_are_named(tmp_path):
+    for name in ("gsm8k-7b", "other"):
+        RunFolder(tmp_path / name).prepare(config())
+    (tmp_path / "no-run").mkdir()
+    error = refused(RunFolder(tmp_path / "gsm8k-7B"))
+    assert error.message == f"there is no run to continue in {tmp_path}/gsm8k-7B: it does not exist"
+    assert error.hint == f"runs near it: {tmp_path}/gsm8k-7b, {tmp_path}/other; leave --resume out to start a new run"
+    assert not (tmp_path / "gsm8k-7B").exists()
+
+
+def test_the_folder_of_all_runs_is_not_one_of_them(tmp_path):
+    RunFolder(tmp_path / "one").prepare(config())
+    error = refused(RunFolder(tmp_path))
+    assert "neither checkpoints nor config.yaml" in error.message and f"{tmp_path}/one" in error.hint
+
+
+def test_a_run_without_a_checkpoint_yet_may_be_resumed(folder):
+    folder.prepare(config())
+    folder.prepare(config(resume=True))
+
+
+def test_a_checkpoint_alone_is_enough_to_go_on_from(folder):
+    checkpoint(folder, 3)
+    folder.prepare(config(resume=True))
+
+
+def test_a_checkpoint_that_was_copied_in_part_is_not_taken_for_none(folder):
+    folder.prepare(config())
+    (folder.checkpoints / "step_000010" / "learner").mkdir(parents=True)
+    assert "step_000010 without state.json" in refused(folder).message
+    checkpoint(folder, 5)
+    folder.check(config(resume=True))
+
+
+def test_a_finished_run_whose_checkpoints_are_gone_is_not_started_over(folder):
+    folder.prepare(config())
+    folder.model.mkdir()
+    error = refused(folder)
+    assert "its checkpoints are gone" in error.message and f"--model {folder.model}" in error.hint
+
+
+def test_a_checkpoint_of_ones_choice_needs_no_run_in_the_folder(folder, tmp_path):
+    path = checkpoint(RunFolder(tmp_path / "other"), 4)
+    folder.check(config(resume=True), path)
+    with pytest.raises(UsageError, match="is not a checkpoint"):
+        folder.check(config(resume=True), tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    for resume in (False, True):
+        with pytest.raises(UsageError, match=r"output_dir .*/file is a file"):
+            RunFolder(tmp_path / "file").check(config(resume=resume))
+
+
+def test_settings_that_were_edited_in_config_yaml_are_noticed_by_the_checkpoint(folder):
+    started = config(learning_rate=1e-5, output_dir=str(folder.path))
+    folder.prepare(started)
+    checkpoint(folder, 3, settings=kept_settings(started, folder))
+    text = folder.config.read_text()
+    folder.config.write_text(
+        text.replace("\nlearning_rate: 1.0e-05", "\nlearning_rate: 0.5").replace("max_steps: -1", "max_steps: 9")
+    )
+    edited = GRPOConfig.from_yaml(folder.config, resume=True)
+    assert (edited.learning_rate, edited.max_steps) == (0.5, 9)
+    with pytest.raises(UsageError, match=r"settings: learning_rate: 1e-05 -> 0.5\n"):
+        folder.check(edited)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused(folder):
+    checkpoint(folder, 3, settings={"time_travel": True})
+    assert "does not know: time_travel" in refused(folder).message
+
+
+def test_a_file_that_moved_is_the_same_and_another_one_is_not(folder, tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    for place in ("old", "new"):
+        (tmp_path / place / "rows.jsonl").touch()
+    checkpoint(folder, 3, settings={"dataset": [f"{tmp_path}/old/rows.jsonl"]})
+    there = GRPOConfig(model="m", dataset=[f"{tmp_path}/new/rows.jsonl"], resume=True)
+    with pytest.raises(UsageError, match="dataset"):
+        folder.check(there)
+    (tmp_path / "old" / "rows.jsonl").unlink()
+    folder.check(there)
 
 
 # -- rewinding ---------------------------------------------------------------------------------------------------------

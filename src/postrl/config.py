@@ -7,6 +7,7 @@ any process starts. Same meaning, TRL's name; TRL's batch names are converted (s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -394,7 +395,9 @@ class GRPOConfig:
     )
 
     # -- run -----------------------------------------------------------------------------------------------------
-    output_dir: str | None = setting(None, RUN, "The run's folder; default: runs/<run name>.", path=paths.path_itself)
+    output_dir: str | None = setting(
+        None, RUN, "The run's folder; default: runs/<run name>.", path=paths.place_to_write
+    )
     run_name: str | None = setting(None, RUN, "Name of the run; default: model, data set and time.")
     max_steps: int = setting(-1, RUN, "Steps to train; -1: as many as num_train_epochs needs.")
     num_train_epochs: float = setting(1.0, RUN, "Passes over the prompts when max_steps is -1.")
@@ -469,7 +472,7 @@ class GRPOConfig:
         What an earlier run of another algorithm has saved counts only where it differs from the defaults of that algorithm,
         and leaves it its folder and its name.
         """
-        found = read_yaml(path)
+        found = cls.settings_in(path, given=overrides)
         named = {name: value for name, value in overrides.items() if name == "algorithm"}
         if named and found.keys() >= {f.name for f in fields(cls)} and found["algorithm"] != named["algorithm"]:
             usual = {**GRPOConfig().to_dict(), **cls.defaults_of(found["algorithm"])}
@@ -478,10 +481,35 @@ class GRPOConfig:
         values = convert({**found, **named}, cls, source=str(path))
         return cls.from_dict({**(defaults or {}), **values, **overrides}, source=str(path))
 
+    @classmethod
+    def settings_in(cls, path: str | Path, *, given: Collection[str] = ()) -> dict[str, Any]:
+        """What a YAML file says, paths as the working folder has them: in the file they start from its folder. The settings
+        of a run have that run's folder, wherever it lies now.
+
+        Args:
+            given: settings that come from elsewhere, and are not looked at.
+
+        Raises:
+            UsageError: it cannot be read, or a path is only right in the working folder.
+        """
+        path, found = Path(path), read_yaml(path)
+        if path.name == "config.yaml" and (path.parent / "checkpoints").is_dir():
+            found["output_dir"] = "."
+        known = {f.name: f for f in fields(cls) if f.name not in given}
+        return {
+            name: paths.beside(known[name], value, path) if name in known else value for name, value in found.items()
+        }
+
     def save(self, path: str | Path) -> None:
+        """Write the settings to a YAML file that means the same in any working folder."""
         import yaml
 
-        Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        text = yaml.safe_dump(self.lasting(Path(path).parent), sort_keys=False, allow_unicode=True)
+        Path(path).write_text(text, encoding="utf-8")
+
+    def lasting(self, folder: Path) -> dict[str, Any]:
+        """The settings as they are written into `folder`: see `config_paths.lasting`."""
+        return {f.name: paths.lasting(f, getattr(self, f.name), folder) for f in fields(self)}
 
 
 @accept_trl_names

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.algorithms.presets import is_file
+from postrl.algorithms.refused import flag
 from postrl.data_presets import find_preset
 from postrl.data_sources import is_file_name
 from postrl.errors import UsageError
@@ -28,6 +29,11 @@ Kind = Callable[[str, Path], Part | None]
 def path_itself(text: str, base: Path) -> Part | None:
     """A file or folder and nothing else."""
     return ("", text, "") if text else None
+
+
+def place_to_write(text: str, base: Path) -> Part | None:
+    """A folder that need not be there yet."""
+    return path_itself(text, base)
 
 
 def folder_or_name(text: str, base: Path) -> Part | None:
@@ -120,6 +126,71 @@ def from_home(f: Field[Any], value: Any) -> Any:
 def _changed(kind: Kind, value: Any, change: Callable[[str], str], base: Path) -> Any:
     part = kind(os.fspath(value), base) if isinstance(value, str | os.PathLike) else None
     return part[0] + change(part[1]) + part[2] if part else value
+
+
+def beside(f: Field[Any], value: Any, file: Path) -> Any:
+    """A setting of a config file as the working folder has it: relative paths in the file start from its folder.
+
+    Raises:
+        UsageError: nothing is there, and something of this name is in the working folder.
+    """
+    here, folder = Path(), file.parent
+    if f.metadata.get("path") is None or folder.absolute() == here.absolute():
+        return value
+
+    def moved(path: str) -> str:
+        return path if path.startswith("~") else os.path.join(folder, path) if path != "." else str(folder)
+
+    def refuse(path: str) -> str:
+        if not os.path.isabs(path) and os.path.exists(path) and not os.path.exists(moved(path)):
+            raise UsageError(
+                f"{file}: {f.name} is {path}, and paths in a config file start from its folder: there is no "
+                f"{moved(path)}, only a {path} in the working folder",
+                hint=f"write {os.path.relpath(path, folder)} there, or give {flag(f.name)} on the command line",
+            )
+        return path
+
+    if f.metadata["path"] is not place_to_write:
+        change_paths(f, value, refuse, here)
+    return change_paths(f, value, moved, folder)
+
+
+def lasting(f: Field[Any], value: Any, folder: Path) -> Any:
+    """A setting as it is written into a config file in `folder`: paths are absolute, and `folder` itself is "."."""
+
+    def absolute(path: str) -> str:
+        place = Path(path).expanduser().absolute()
+        return "." if place == folder.absolute() else str(place)
+
+    return change_paths(f, value, absolute)
+
+
+def same(f: Field[Any], before: Any, now: Any) -> bool:
+    """Whether two values of a setting mean the same. What is gone from its old place may lie elsewhere now: there the
+    names of files and folders count."""
+    if change_paths(f, before, _real) == change_paths(f, now, _real):
+        return True
+    moved = not any(map(os.path.exists, _places(f, before) - _places(f, now)))
+    return moved and change_paths(f, before, _name) == change_paths(f, now, _name)
+
+
+def _places(f: Field[Any], value: Any) -> set[str]:
+    found: set[str] = set()
+
+    def note(path: str) -> str:
+        found.add(_real(path))
+        return path
+
+    change_paths(f, value, note)
+    return found
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(os.path.expanduser(path))
+
+
+def _name(path: str) -> str:
+    return os.path.basename(_real(path))
 
 
 def _weighed(text: str) -> tuple[str, str]:

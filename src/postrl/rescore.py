@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import DATA, REWARD, GRPOConfig
-from postrl.config_values import read_yaml
 from postrl.dynamic_sampling import EQUAL
 from postrl.errors import DataError, UsageError
 from postrl.rewards.builtin import BUILTINS
@@ -232,7 +231,7 @@ def run_config(run: str | Path) -> GRPOConfig:
         raise UsageError(
             f"{run} is not the folder of a run: it {found}", hint="give the folder that `postrl grpo` named"
         )
-    scoring = {name: value for name, value in read_yaml(folder.config).items() if name in SCORING}
+    scoring = {name: value for name, value in GRPOConfig.settings_in(folder.config).items() if name in SCORING}
     return GRPOConfig.from_dict(scoring, source=str(folder.config))
 
 

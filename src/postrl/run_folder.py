@@ -6,6 +6,7 @@ RUN/config.yaml  RUN/metrics.jsonl  RUN/rollouts/  RUN/checkpoints/  RUN/logs/  
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -13,12 +14,14 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
+from postrl.config_paths import same
 from postrl.data_presets import dataset_names
 from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
 
@@ -47,9 +50,11 @@ def with_run_folder(config: GRPOConfig) -> GRPOConfig:
         UsageError: `resume` without the folder to continue in.
     """
     if config.resume and not config.output_dir:
+        near = runs_near(Path("runs", config.run_name or ""))
         raise UsageError(
             "resume is on, and output_dir does not say which run to continue",
-            hint="give its folder with --output-dir, or its settings with --config RUN/config.yaml",
+            hint="give its folder with --output-dir, or its settings with --config RUN/config.yaml"
+            + (f"; runs near: {', '.join(map(str, near))}" if near else ""),
         )
     data = (
         "-".join(Path(name).stem for name in dataset_names(config.dataset))
@@ -75,26 +80,105 @@ class RunFolder:
         self.notes = self.logs / "notes.log"
         self._progress = self.logs / "progress.json"
 
-    def check(self, config: GRPOConfig) -> None:
-        """Raises UsageError when the folder holds a run and `resume` is off, or settings changed that must not."""
+    def check(self, config: GRPOConfig, checkpoint: Path | None = None) -> None:
+        """Whether this run may begin or go on in the folder.
+
+        Args:
+            checkpoint: the one to continue from; default: the newest in the folder.
+
+        Raises:
+            UsageError: it holds a run and `resume` is off, it holds none and `resume` is on, or settings changed that must
+                not.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"output_dir {self.path} is a file", hint="choose a folder with --output-dir")
+        if config.resume:
+            if checkpoint is None:
+                self.check_resumable()
+            elif not (checkpoint / "state.json").exists():
+                raise UsageError(
+                    f"{checkpoint} is not a checkpoint", hint="give a folder such as RUN/checkpoints/step_000010"
+                )
+            self._check_unchanged(config)
+            return
         found = sorted(p.name for p in self.path.iterdir()) if self.path.is_dir() else []
         left = [name for name in found if name not in LEFT_BY_A_FAILED_START]
-        if left and not config.resume:
+        if left:
             raise UsageError(
                 f"the folder {self.path} is not empty: it holds {', '.join(left[:5])}",
                 hint="continue that run with --resume, or choose another --output-dir",
             )
-        if config.resume and self.config.exists():
-            _check_unchanged(GRPOConfig.from_yaml(self.config), config, self.config)
 
-    def prepare(self, config: GRPOConfig) -> None:
+    def saved(self) -> list[Path]:
+        """Whole checkpoints, oldest first."""
+        whole = (path.parent for path in self.checkpoints.glob("step_*/state.json"))
+        return sorted((path for path in whole if path.name.removeprefix("step_").isdigit()), key=step_of)
+
+    def check_resumable(self) -> None:
+        """A run that was begun here can be continued, from its newest checkpoint or, while there is none, from step 1.
+
+        Raises:
+            UsageError: there is no run, or what is left of it cannot be continued.
+        """
+        if self.saved():
+            return
+        if broken := sorted(path.name for path in self.checkpoints.glob("step_*")):
+            raise UsageError(
+                f"no checkpoint in {self.checkpoints} is whole: {', '.join(broken)} without state.json, which is written last",
+                hint="copy it again from where it came; or delete it, and the run starts from step 1",
+            )
+        if self.model.exists():
+            raise UsageError(
+                f"the run in {self.path} has ended, and its checkpoints are gone: there is nothing to continue from",
+                hint=f"start a new run from its model: --model {self.model} and another --output-dir",
+            )
+        if self.is_run():
+            return
+        found = "it has neither checkpoints nor config.yaml with logs" if self.path.exists() else "it does not exist"
+        near = runs_near(self.path)
+        beside = f"runs near it: {', '.join(map(str, near))}" if near else "there is no run near it"
+        raise UsageError(
+            f"there is no run to continue in {self.path.absolute()}: {found}",
+            hint=f"{beside}; leave --resume out to start a new run",
+        )
+
+    def is_run(self) -> bool:
+        """Whether a run was begun here."""
+        return bool(self.saved()) or (self.config.is_file() and self.logs.is_dir())
+
+    def _check_unchanged(self, config: GRPOConfig) -> None:
+        """The newest checkpoint knows the settings it was made with; before there is one, and of older versions, config.yaml
+        has to be believed."""
+        saved = self.saved()
+        before = (_read_json(saved[-1] / "state.json") or {}).get("settings") if saved else None
+        if before is None and self.config.exists():
+            before = GRPOConfig.from_yaml(self.config).to_dict()
+        known = {f.name: f for f in fields(config)}
+        kept = {name: value for name, value in (before or {}).items() if name not in MAY_CHANGE_ON_RESUME}
+        if unknown := sorted(kept.keys() - known):
+            raise UsageError(
+                f"the run in {self.path} has settings that this version of postrl does not know: {', '.join(unknown)}",
+                hint="resume it with the version that it was started with",
+            )
+        changed = [
+            f"{name}: {value!r} -> {getattr(config, name)!r}"
+            for name, value in kept.items()
+            if not same(known[name], value, getattr(config, name))
+        ]
+        if changed:
+            raise UsageError(
+                f"the run in {self.path} was started with other settings: {'; '.join(changed)}",
+                hint="resume it with those, also in its config.yaml, or start a new run with another --output-dir",
+            )
+
+    def prepare(self, config: GRPOConfig, checkpoint: Path | None = None) -> None:
         """Check the folder, make it, and write the settings into it.
 
         Raises:
             UsageError: see `check`.
             PostrlError: the folder cannot be written.
         """
-        self.check(config)
+        self.check(config, checkpoint)
         with self.writing("the settings"):
             self.logs.mkdir(parents=True, exist_ok=True)
             self.take_stop()
@@ -214,17 +298,28 @@ def _says_why(error: dict[str, Any]) -> bool:
     return type(error_from_wire(error)).__name__ == error.get("kind")
 
 
-def _check_unchanged(before: GRPOConfig, now: GRPOConfig, where: Path) -> None:
-    changed = [
-        f"{name}: {value!r} -> {getattr(now, name)!r}"
-        for name, value in before.to_dict().items()
-        if name not in MAY_CHANGE_ON_RESUME and value != getattr(now, name)
-    ]
-    if changed:
-        raise UsageError(
-            f"the run in {where.parent} was started with other settings: {'; '.join(changed)}",
-            hint="resume with the settings in its config.yaml (postrl grpo --config RUN/config.yaml --resume), or start a new run",
-        )
+def kept_settings(config: GRPOConfig, folder: RunFolder) -> dict[str, Any]:
+    """What a run may not have otherwise when it is resumed, for its checkpoints."""
+    return {name: v for name, v in config.lasting(folder.path).items() if name not in MAY_CHANGE_ON_RESUME}
+
+
+MOST_LOOKED_AT = 1000
+"""Folders in which `runs_near` looks for a run."""
+
+
+def runs_near(path: Path, most: int = 5) -> list[Path]:
+    """Runs in a folder, beside it and in runs/, those with the most similar name first."""
+    found: dict[Path, Path] = {}
+    for place in (path, path.parent, Path("runs")):
+        with suppress(OSError):
+            for entry in itertools.islice(place.iterdir(), MOST_LOOKED_AT):
+                if RunFolder(entry).is_run():
+                    found.setdefault(entry.resolve(), entry)
+
+    def likeness(entry: Path) -> float:
+        return SequenceMatcher(None, entry.name, path.name).ratio()
+
+    return sorted(found.values(), key=likeness, reverse=True)[:most]
 
 
 def step_of(path: Path) -> int:

@@ -34,7 +34,7 @@ from postrl.learning.sharding import Ranks, this_rank
 from postrl.messages import decode, decode_groups, encode_groups
 from postrl.metrics import MetricsWriter, Trackers
 from postrl.rollout.embedded import EmbeddedSampler
-from postrl.run_folder import RunFolder
+from postrl.run_folder import RunFolder, kept_settings
 from postrl.sources import LocalSource, RemoteSource, ReplaySource, Source, total_steps
 from postrl.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
 from postrl.waiting import speaking
@@ -86,7 +86,8 @@ class Session:
     def save(self, step: int) -> None:
         """Write the checkpoint of a finished step (a collective)."""
         position, finished = self.source.state() if self.source else ({}, [])
-        state = {"version": self.version, "source": position}
+        settings = kept_settings(self.config, self.folder)
+        state = {"version": self.version, "source": position, "settings": settings}
         pending = encode_groups("pending", finished)
         keep = self.config.save_total_limit
         save_checkpoint(self.folder.checkpoints, step, self.learner, state, pending, keep=keep)
@@ -319,8 +320,6 @@ def resume(session: Session, checkpoint: str | Path | None = None) -> None:
     path = Path(checkpoint) if checkpoint else found[-1] if found else None
     if path is None:
         if session.ranks.is_main:
-            if folder.metrics.exists():
-                folder.note(f"there is no checkpoint in {folder.checkpoints}: starting from step 1")
             session.metrics.cut_after(-1)
             folder.rewind(-1)
         return

@@ -32,7 +32,8 @@ from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig
 from postrl.connections import Connections
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
-from postrl.launch.script import finishing_on_ctrl_c, script_connections, telling
+from postrl.launch.owner import unnamed, writing_as_rank
+from postrl.launch.script import finishing_on_ctrl_c, script_connections, telling, with_shared_folder
 from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
 from postrl.learning.optimizing import UpdateReport
@@ -96,6 +97,7 @@ class GRPOTrainer:
         callbacks: Sequence[Any] | None = None,
     ) -> None:
         args = args or self.settings()
+        self._unnamed = unnamed(args)
         if isinstance(model, PurePath):
             model = str(model)
         if not isinstance(model, str):
@@ -128,6 +130,7 @@ class GRPOTrainer:
         that one. Returns the metrics of the last step.
 
         Raises:
+            UsageError: there is no run to continue in output_dir, or one goes on there.
             PostrlError: whatever keeps the run from going on, with a hint; checkpoints written before are intact.
             KeyboardInterrupt: Ctrl-C: at once for the second, with everything saved for the first.
         """
@@ -293,6 +296,7 @@ class GRPOTrainer:
     def training(self, resume_from: bool | str | Path | None) -> Iterator[None]:
         """A run that shows its steps and finishes the current one on Ctrl-C; under the launcher it does both."""
         by_script = self.connections is None
+        self._take_own_folder(resume_from)
         with telling(self.args) if by_script else nullcontext(), self.opened(resume_from), ExitStack() as around:
             if by_script:
                 around.enter_context(finishing_on_ctrl_c(self.opened_session.folder))
@@ -309,6 +313,8 @@ class GRPOTrainer:
             if self.session is None:
                 self._open(resume_from)
             elif resume_from:
+                if resume_from is True:
+                    self.session.folder.check_resumable()
                 resume(self.session, None if resume_from is True else resume_from)
             yield self.opened_session
         except BaseException:
@@ -317,15 +323,23 @@ class GRPOTrainer:
                 raise
 
     def _open(self, resume_from: bool | str | Path | None) -> None:
+        self._take_own_folder(resume_from)
+        checkpoint = Path(resume_from).expanduser() if isinstance(resume_from, str | Path) else None
         if resume_from:
             self.args = replace(self.args, resume=True)
         parts = self._parts = ExitStack()
-        connections = self.connections or parts.enter_context(script_connections(self.args, self.given))
+        connections = self.connections or parts.enter_context(script_connections(self.args, self.given, checkpoint))
         self.session = parts.enter_context(open_session(self.args, connections, self.given))
         self.reporter = Reporter(self.session, self.callbacks)
         weakref.finalize(self, parts.close)  # at the end of the script, if nothing closed them before
         if self.args.resume:
-            resume(self.session, resume_from if isinstance(resume_from, str | Path) else None)
+            resume(self.session, checkpoint)
+
+    def _take_own_folder(self, resume_from: bool | str | Path | None) -> None:
+        """Make the folder of a run that is called after the time: others may start in the same second."""
+        if self._unnamed and self.connections is None:
+            self.args = self.callbacks.args = with_shared_folder(self.args, resume=resume_from is True)
+            self._unnamed = False
 
     def close(self) -> None:
         """End the servers, the rollout worker and the reward workers. What was trained is in the run folder."""
@@ -408,7 +422,7 @@ def learner_main(run_dir: str | Path) -> int:
     folder = RunFolder(run_dir)
     trainer = GRPOTrainer(args=GRPOConfig.from_yaml(folder.config))
     trainer.connections = Connections.from_env()
-    with folder.reporting_errors("trainer"):
+    with folder.reporting_errors("trainer"), writing_as_rank(folder):
         trainer.train(resume_from_checkpoint=True)  # the launcher has checked that the folder is new, or may be resumed
         trainer.close()
     leave_ranks()

@@ -89,6 +89,7 @@ def test_the_command_line_wins_over_the_file_also_with_a_default_value(launched,
 
 def test_a_resumed_run_takes_its_settings_from_its_own_folder(launched, tmp_path):
     GRPOConfig(model="a", dataset=["gsm8k"], max_steps=5).save(tmp_path / "config.yaml")
+    (tmp_path / "logs").mkdir()
     exit_code("grpo", "--resume", "--output-dir", str(tmp_path), "--max-steps", "8")
     assert launched.config == GRPOConfig(
         model="a", dataset=["gsm8k"], max_steps=8, resume=True, output_dir=str(tmp_path)

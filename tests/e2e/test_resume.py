@@ -117,11 +117,23 @@ def test_a_setting_that_would_change_what_is_trained_is_named(place, whole):
 
 def test_resume_without_a_folder_asks_for_it(place):
     finished = place.postrl("grpo", *SIX_STEPS, "--resume")
-    assert (finished.code, finished.err) == (
-        2,
-        "error: resume is on, and output_dir does not say which run to continue\n"
-        "hint: give its folder with --output-dir, or its settings with --config RUN/config.yaml\n",
+    error, hint = finished.err.splitlines()
+    assert (finished.code, error) == (2, "error: resume is on, and output_dir does not say which run to continue")
+    assert hint.startswith(
+        "hint: give its folder with --output-dir, or its settings with --config RUN/config.yaml; runs near: "
     )
+    assert "whole" in hint
+
+
+@pytest.mark.parametrize("given", [["--output-dir", "wohle"], [*SIX_STEPS, "--output-dir", "wohle"]])
+def test_a_run_that_is_not_there_is_not_begun_in_silence(place, whole, given):
+    finished = place.postrl("grpo", "--resume", *given)
+    error, hint = finished.err.splitlines()
+    assert (finished.code, error) == (
+        2, f"error: there is no run to continue in {place.folder}/wohle: it does not exist"
+    )  # fmt: skip
+    assert hint.startswith("hint: runs near it: whole, ")
+    assert not (place.folder / "wohle").exists()
 
 
 def test_a_damaged_checkpoint_is_named_and_nothing_is_lost(place, damaged):

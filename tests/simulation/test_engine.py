@@ -8,6 +8,7 @@ from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.launch.siblings import with_engine
 from postrl.metrics import read_metrics
+from postrl.run_folder import RunFolder
 from postrl.simulation.engine import prepare, run_steps
 
 
@@ -21,19 +22,20 @@ def config(tmp_path, **changes) -> GRPOConfig:
 def test_all_steps_count_and_are_written(tmp_path):
     simulation = prepare(config(tmp_path, max_staleness=1))
     report = run_steps(simulation)
-    rows = read_metrics(simulation.folder.metrics)
+    folder = RunFolder(tmp_path / "run")
+    rows = read_metrics(folder.metrics)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert report.seconds == pytest.approx(sum(row["time/step"] for row in rows))
     assert report.rollout_tokens == sum(row["tokens/completion"] for row in rows)
-    assert simulation.folder.progress() == (4, 4)
-    assert GRPOConfig.from_yaml(simulation.folder.config).engine == "simulated"
+    assert folder.progress() == (4, 4)
+    assert GRPOConfig.from_yaml(folder.config).engine == "simulated"
 
 
 def test_the_split_is_that_of_the_settings(tmp_path):
-    split = prepare(config(tmp_path, num_servers=3, simulation_arg=["gpus=8"]), dry_run=True).split
+    split = prepare(config(tmp_path, num_servers=3, simulation_arg=["gpus=8"])).split
     assert (split.servers, split.ranks) == (3, 5)
     with pytest.raises(UsageError, match="leave none of the 2 visible"):
-        prepare(config(tmp_path, num_servers=3, simulation_arg=["gpus=2"]), dry_run=True)
+        prepare(config(tmp_path, num_servers=3, simulation_arg=["gpus=2"]))
 
 
 def test_nothing_is_made_where_an_assumption_is_wrong(tmp_path):

@@ -15,6 +15,7 @@ from postrl.algorithms.presets import OWNED, PRESETS, is_file
 from postrl.algorithms.refused import flag
 from postrl.config import ASYNC, RUN, GRPOConfig
 from postrl.errors import UsageError
+from postrl.run_folder import RunFolder
 
 Run = Callable[..., int]
 """(settings, whether it is a dry run, and the command's further options by name) -> exit code."""
@@ -109,8 +110,9 @@ def build_config(
         UsageError: an unknown key, a wrong value, an impossible combination.
     """
     if config_file is None and given.get("resume") and given.get("output_dir"):
-        saved = Path(given["output_dir"]) / "config.yaml"
-        config_file = saved if saved.exists() else None
+        folder = RunFolder(Path(given["output_dir"]).expanduser())
+        folder.check_resumable()
+        config_file = folder.config if folder.config.exists() else None
     if algorithm != "grpo":
         given = {"algorithm": algorithm, **given}
     kept = cls.defaults_of(algorithm) if is_file(str(given.get("algorithm", ""))) else {}

@@ -25,12 +25,13 @@ def run(config: GRPOConfig, dry_run: bool) -> int:
     """Simulate the run into its folder, or show what is assumed; returns the exit code."""
     from postrl.simulation.engine import prepare, run_steps
 
-    simulation = prepare(config, dry_run=dry_run)
+    simulation = prepare(config)
     if dry_run:
         show_assumptions(simulation.assumed)
     else:
-        show_report(run_steps(simulation))
-        sys.stdout.write(f"run folder: {simulation.folder.path}\n")
+        report = run_steps(simulation)
+        show_report(report)
+        sys.stdout.write(f"run folder: {report.config.output_dir}\n")
     return 0
 
 

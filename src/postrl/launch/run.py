@@ -24,6 +24,7 @@ from postrl.launch.adapters import adapter_plan
 from postrl.launch.failures import check_children
 from postrl.launch.logs import Tail
 from postrl.launch.model import check_model, local_model
+from postrl.launch.owner import refuse_if_owned, run_folder_of
 from postrl.launch.placement import Placement
 from postrl.launch.plan import show_plan
 from postrl.launch.process import ChildProcess, Supervisor
@@ -33,7 +34,7 @@ from postrl.learning.hub import check_access
 from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers
 from postrl.rewards.registry import resolve, with_options
-from postrl.run_folder import RunFolder, with_run_folder
+from postrl.run_folder import RunFolder, step_of, with_run_folder
 
 POLL = 0.2
 SAVE_TIMEOUT = 300.0
@@ -47,30 +48,32 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
         PostrlError: it cannot start or go on; everything it started has ended.
         KeyboardInterrupt: it was told to stop at once; everything it started has ended.
     """
-    config = with_run_folder(with_engine(config))
+    config = with_engine(config)
     notes = check(config)
     placement = placement_of(config)
     adapter_plan(config, config.model, cpu=placement.cpu)  # what is wrong with it shows now
-    folder = RunFolder(config.output_dir or "")
     if dry_run:
+        config = with_run_folder(config)
+        folder = RunFolder(config.output_dir or "")
+        refuse_if_owned(folder)
         folder.check(config)
         show_plan(config, placement)
         for line in notes:  # in a run, what loads the data says it
             note(line)
         return 0
-    folder.prepare(config)
-    watch = Watch(config, folder)
-    try:
-        with interruptible(folder, watch), Supervisor() as children:
-            _run(config, folder, placement, watch, children)
-    except KeyboardInterrupt:
-        note(f"stopped at once; {resume_advice(folder, resume_command(folder))}")
-        raise
-    except PostrlError as error:
-        if watch.training:  # what was saved by an earlier run says nothing about one that could not start
-            error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, resume_command(folder))]))
-        raise
-    step, total = show_summary(config, folder, next_commands)
+    with run_folder_of(config) as (config, folder):
+        watch = Watch(config, folder)
+        try:
+            with interruptible(folder, watch), Supervisor() as children:
+                _run(config, folder, placement, watch, children)
+        except KeyboardInterrupt:
+            note(f"stopped at once; {resume_advice(folder, resume_command(folder))}")
+            raise
+        except PostrlError as error:
+            if watch.training:  # what was saved by an earlier run says nothing about one that could not start
+                error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, resume_command(folder))]))
+            raise
+        step, total = show_summary(config, folder, next_commands)
     return 0 if step == total else 130
 
 
@@ -152,8 +155,7 @@ class Watch:
     def __init__(self, config: GRPOConfig, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
         self.interrupted = False
-        saved = folder.checkpoints.glob("step_*/state.json")
-        self.begun_at = max((int(path.parent.name.removeprefix("step_")) for path in saved), default=0)
+        self.begun_at = max(map(step_of, folder.saved()), default=0)
         """Steps that are done already."""
         self.training = False
         self.notes = Tail.at_end(folder.notes)

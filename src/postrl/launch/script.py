@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from postrl.console import note
 from postrl.errors import PostrlError
 from postrl.launch.logs import following
 from postrl.launch.model import check_model, local_model
+from postrl.launch.owner import run_folder_of, with_own_folder, writing_as_rank
 from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.launch.summary import SCRIPT_RESUMES, next_calls, resume_advice, show_summary
 from postrl.learning.hub import check_access
@@ -27,31 +30,49 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def script_connections(config: GRPOConfig, given: Given) -> Iterator[Connections]:
+def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None = None) -> Iterator[Connections]:
     """Prepare the run folder and start the siblings, as the launcher does for `postrl grpo`.
 
     Under `accelerate launch script.py` rank 0 does it and the others wait for its addresses.
+
+    Args:
+        checkpoint: the one to continue from; default: the newest in the run folder.
     """
     config = with_engine(config)
-    folder = RunFolder(config.output_dir or "")
     if not _is_main():
-        yield _share(None)
+        addresses = Connections.from_env(_share(None))
+        with writing_as_rank(RunFolder(config.output_dir or "")):
+            yield addresses
         return
     if given.model is None:
         check_model(config)
     check_access(config.push_to_hub)
-    folder.prepare(config)
-    note(f"run folder: {folder.path} (logs in {folder.logs})")
-    path = _model_path(config, given, folder)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
-    with siblings(
-        config, folder, placement_of(config), model_path=path, job=job, peft_config=_peft_config(given)
-    ) as around:
-        try:
-            yield _share(around.connections)
-        except Exception:
-            around.check()  # a sibling that died says more than who lost it
-            raise
+    with run_folder_of(config, checkpoint) as (_, folder):
+        note(f"run folder: {folder.path} (logs in {folder.logs})")
+        path = _model_path(config, given, folder)
+        with siblings(
+            config, folder, placement_of(config), model_path=path, job=job, peft_config=_peft_config(given)
+        ) as around:
+            try:
+                yield Connections.from_env(_share(around.connections.to_env()))
+            except Exception:
+                around.check()  # a sibling that died says more than who lost it
+                raise
+
+
+def with_shared_folder(config: GRPOConfig, *, resume: bool = False) -> GRPOConfig:
+    """The settings with a run folder of their own (see `with_own_folder`), the same on every rank.
+
+    Raises:
+        UsageError: `resume`, and nothing says which run.
+    """
+    mine: dict[str, str] | None = None
+    if _is_main():
+        config = with_own_folder(replace(config, run_name=None, output_dir=None, resume=resume))
+        mine = {"run_name": config.run_name or "", "output_dir": config.output_dir or ""}
+    shared = _share(mine)
+    return replace(config, run_name=shared["run_name"], output_dir=shared["output_dir"])
 
 
 @contextlib.contextmanager
@@ -117,18 +138,15 @@ def _save_without_adapter(model: Any, path: Path) -> None:
     base.save_pretrained(path, state_dict=state)
 
 
-def _share(connections: Connections | None) -> Connections:
-    """Rank 0's addresses on every rank."""
+def _share(mine: dict[str, str] | None) -> dict[str, str]:
+    """What rank 0 has, on every rank."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        assert connections is not None
-        return connections
+        assert mine is not None
+        return mine
     from postrl.learning.sharding import this_rank
 
-    ranks = this_rank()
-    import json
-
-    mine = json.dumps(connections.to_env()).encode() if connections is not None else b""
-    return Connections.from_env(json.loads(ranks.broadcast(mine)))
+    message = json.dumps(mine).encode() if mine is not None else b""
+    return dict(json.loads(this_rank().broadcast(message)))
 
 
 @contextlib.contextmanager

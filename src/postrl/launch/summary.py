@@ -107,8 +107,8 @@ def next_calls(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> 
 
 def resume_advice(folder: RunFolder, how: str) -> str:
     """What is left of a run that was stopped at once, and `how` it goes on."""
-    saved = sorted(path.name for path in folder.checkpoints.glob("step_*"))
-    return f"continue from {saved[-1]} with: {how}" if saved else "there is no checkpoint yet"
+    saved = folder.saved()
+    return f"continue from {saved[-1].name} with: {how}" if saved else "there is no checkpoint yet"
 
 
 def _with_settings(folder: RunFolder) -> str:

@@ -117,7 +117,8 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
 def checkpoints(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
     found = (path for path in folder.glob("step_*") if (path / STATE).exists())
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+    numbers = {path: path.name.removeprefix("step_") for path in found}
+    return sorted((path for path in numbers if numbers[path].isdigit()), key=lambda path: int(numbers[path]))
 
 
 def load_pending(path: Path) -> bytes:

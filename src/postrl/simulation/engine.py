@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from postrl.config import GRPOConfig
 from postrl.console import StepLine, note
+from postrl.launch.owner import run_folder_of
 from postrl.metrics import MetricsWriter
 from postrl.run_folder import RunFolder, with_run_folder
 from postrl.simulation.assumptions import Assumptions
@@ -18,30 +19,31 @@ class Simulation:
     """A run that is ready to be simulated."""
 
     config: GRPOConfig
-    folder: RunFolder
     assumed: Assumptions
     split: Split
 
 
-def prepare(config: GRPOConfig, *, dry_run: bool = False) -> Simulation:
-    """Check everything, and make the run's folder unless it is a dry run.
+def prepare(config: GRPOConfig) -> Simulation:
+    """Check everything, and make nothing.
 
     Raises:
         PostrlError: a wrong assumption, too few devices, or a folder that is not empty.
     """
-    config = with_run_folder(config)
-    folder = RunFolder(config.output_dir or "")
-    folder.check(config)
+    named = with_run_folder(config)
+    RunFolder(named.output_dir or "").check(named)
     assumed, placement = assume(config)
     assumed.speed()  # what is wrong with it shows now
-    if not dry_run:
-        folder.prepare(config)
-    return Simulation(config, folder, assumed, split_of(placement))
+    return Simulation(config, assumed, split_of(placement))
 
 
 def run_steps(simulation: Simulation) -> Report:
-    """max_steps steps, each a line of metrics.jsonl and of the screen."""
-    config, folder, split = simulation.config, simulation.folder, simulation.split
+    """max_steps steps, each a line of metrics.jsonl and of the screen; the report's settings name the run's folder."""
+    with run_folder_of(simulation.config) as (config, folder):
+        return _run_steps(replace(simulation, config=config), folder)
+
+
+def _run_steps(simulation: Simulation, folder: RunFolder) -> Report:
+    config, split = simulation.config, simulation.split
     note(
         f"simulating {split.servers} server(s) and {split.ranks} trainer rank(s): no model, no data, simulated seconds"
     )
