@@ -53,6 +53,8 @@ def test_a_run_that_learns_is_left_alone():
         ({"reward/mean": None, "group/unscored": 8.0}, {}, "no completion in the last 3 steps could be scored"),
         ({"policy/grad_norm": 0.0}, {}, "the gradient was exactly 0 in the last 3 steps although rewards differ: no weight"),
         ({"policy/grad_norm": 0.0, "mismatch/rejected_frac": 1.0}, {"is_correction": "icepop"}, "is_correction = icepop rejects every token"),
+        ({"policy/grad_norm": 0.0, "group/zero_std_frac": None, "group/too_small": 1.0}, {}, "no prompt has two completions that were scored"),
+        ({**EQUAL, **NO_VERDICTS, "reward/mean": 0.1, "reward/std": 1e-17}, {}, "All got 0.1: does the reward"),
         ({"policy/grad_norm": None}, {}, "no completion in the last 3 steps was trained on: none was left by the filters"),
     ],
 )  # fmt: skip

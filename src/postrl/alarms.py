@@ -29,6 +29,8 @@ STEPS, GROUPS = 3, 6
 """What a window holds at least: fewer steps or prompts may be all alike by chance."""
 NEARLY_ALL = 0.9
 """Share of groups, or of completions that were cut, from which it is no chance and no start of a run."""
+EQUAL = 1e-8
+"""Rewards that differ by no more are equal, as in the advantages."""
 MOST = 0.5
 """Share of completions without an answer from which the reward sees too little."""
 
@@ -117,9 +119,7 @@ def _unscored(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
 def _equal(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
     if all(map(_unscored_step, rows)):
         return None
-    share, deviations = _mean(rows, "group/zero_std_frac"), [row.get("reward/std") for row in rows]
-    means = {row.get("reward/mean") for row in rows}
-    constant = next(iter(means)) if len(means) == 1 and not any(deviations) and None not in deviations else None
+    share, constant = _mean(rows, "group/zero_std_frac"), _constant(rows)
     if share is None:  # an algorithm that compares no groups
         if constant is None:
             return None
@@ -132,6 +132,15 @@ def _equal(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
     moved = [name for name in ("beta", "entropy_coef") if getattr(c, name)]
     by = f"; what moves the policy is {' and '.join(moved)}" if moved and share == 1 else ""
     return f"equal:{cause}", f"{what}{by}. {advice}"
+
+
+def _constant(rows: Sequence[Row]) -> float | None:
+    """The reward that every completion got; None where they differ."""
+    if None in (_mean(rows, "reward/std"), _mean(rows, "reward/mean")):
+        return None
+    means = [row["reward/mean"] for row in rows]
+    alike = max(row["reward/std"] for row in rows) <= EQUAL and max(means) - min(means) <= EQUAL
+    return float(means[0]) if alike else None
 
 
 def _why_equal(c: GRPOConfig, rows: Sequence[Row], constant: float | None) -> tuple[str, str]:
@@ -175,13 +184,15 @@ def _no_gradient(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
         return "nothing_left", f"no completion {when} was trained on: {why}"
     if any(norm is None or norm != 0 for norm in norms):
         return None
-    rejected = (_mean(rows, "mismatch/rejected_frac") or 0) == 1
-    why = (
-        f"is_correction = {c.is_correction} rejects every token, so sampler and learner do not agree (mismatch/kl)"
-        if rejected
-        else "no weight that it could change is trained, or every token is clipped (policy/clip_frac)"
-    )
-    return "no_gradient", f"the gradient was exactly 0 {when} although rewards differ: {why}"
+    return "no_gradient", f"the gradient was exactly 0 {when} although rewards differ: {_why_no_gradient(c, rows)}"
+
+
+def _why_no_gradient(c: GRPOConfig, rows: Sequence[Row]) -> str:
+    if _mean(rows, "group/too_small") == 1:
+        return "no prompt has two completions that were scored (the others got None)"
+    if _mean(rows, "mismatch/rejected_frac") == 1:
+        return f"is_correction = {c.is_correction} rejects every token: sampler and learner do not agree (mismatch/kl)"
+    return "no weight that it could change is trained, or every token is clipped (policy/clip_frac)"
 
 
 CHECKS: tuple[Callable[[GRPOConfig, Sequence[Row], str], Found], ...] = (
