@@ -11,6 +11,7 @@ from postrl.algorithms.presets import PRESETS, Preset, find
 from postrl.algorithms.refused import Problem, flag, problem
 from postrl.data_presets import dataset_names
 from postrl.errors import UsageError
+from postrl.rows.plain import HALF_A_CHARACTER
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -228,6 +229,13 @@ def _chat(c: GRPOConfig) -> Problem:
     return None
 
 
+def _texts(c: GRPOConfig) -> Problem:
+    for name, texts in {"system_prompt": [c.system_prompt or ""], "stop": c.stop}.items():
+        if broken := next((text for text in texts if HALF_A_CHARACTER.search(text)), None):
+            return f"{name} is {broken!a}, which is no valid text", f"give {flag(name)} as UTF-8"
+    return None
+
+
 def _microbatch_holds_one(c: GRPOConfig) -> Problem:
     longest = c.max_prompt_length + c.max_completion_length
     if c.max_tokens_per_microbatch is not None and c.max_tokens_per_microbatch < c.max_completion_length:
@@ -332,6 +340,6 @@ def _narrowed(c: GRPOConfig) -> Problem:
 
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
     _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _reward_args,
-    _dataset_path, _chat, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
+    _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
     _weight_sync, _vllm_args, _narrowed,
 )  # fmt: skip

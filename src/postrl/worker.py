@@ -350,8 +350,9 @@ def build_worker(
         prompts.prompts, ids = scorable_rows(prompts.prompts, specs)
         prompts.num_unusable += len(ids)
         prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
-        for line in (prompts.describe(), *prompts.notes):
-            folder.note(line)
+        folder.note(prompts.describe())
+    for line in dict.fromkeys(note for prompts in sets for note in prompts.notes):
+        folder.note(line)
     if any(spec.kind == "builtin" and spec.payload == "code" for spec in specs):
         from postrl.rewards.code.sandbox import choose
 

@@ -47,7 +47,12 @@ def test_a_completion_without_a_number_has_no_answer(completion):
     assert arithmetic_reward([completion], ["7"]) == [Score(0.0, "no_answer")]
 
 
-@pytest.mark.parametrize("gold", ["seven", "", None, "7.5"])
+def test_a_whole_number_among_numbers_is_an_integer():
+    """As in a column of pandas where one is missing."""
+    assert arithmetic_reward(["7"], [7.0]) == [Score(1.0, "correct")]
+
+
+@pytest.mark.parametrize("gold", ["seven", "", None, "7.5", 7.5])
 def test_a_gold_that_is_no_integer_scores_nothing(gold):
     assert arithmetic_reward(["7"], [gold]) == [Score(None, "gold_unscorable")]
 

@@ -100,6 +100,11 @@ def test_messages_written_as_json_are_messages():
     assert any("written as JSON" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("prompt", [USER, {"role": ["user"], "content": ["Weather?"]}])
+def test_a_message_alone_and_messages_by_column_are_messages(prompt):
+    assert load([{"prompt": prompt}]).prompts[0].messages == [USER]
+
+
 @pytest.mark.parametrize(
     ("message", "says"),
     [
@@ -132,7 +137,9 @@ def test_text_for_a_chat_model_is_given_as_it_is_with_one_line_that_names_the_fl
     found = load([{"prompt": "a"}, {"prompt": "b"}])
     assert [prompt.messages for prompt in found.prompts] == [None, None]
     (line,) = found.notes
-    assert "--chat" in line and "2 prompts" in line
+    assert "--chat" in line and "prompts)" not in line
+    (line,) = load([{"prompt": "a"}, {"prompt": [USER]}]).notes
+    assert line.endswith("(1 of 2 prompts)")
 
 
 @pytest.mark.parametrize(
@@ -166,5 +173,7 @@ def test_no_chat_leaves_a_known_data_set_plain():
 def test_chat_without_a_template_and_a_system_prompt_without_chat_are_refused():
     with pytest.raises(DataError, match="no chat template"):
         load([{"prompt": "a"}], None, chat=True)
+    with pytest.raises(UsageError, match="which is no valid text"):
+        GRPOConfig(system_prompt="a\udcff")
     with pytest.raises(UsageError, match="chat is off"):
         GRPOConfig(chat=False, system_prompt="Be brief.")

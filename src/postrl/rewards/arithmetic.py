@@ -46,7 +46,8 @@ def last_number(text: str) -> str | None:
 
 def _score(text: str, gold: Any) -> Score:
     try:
-        wanted = int(str(gold).strip().replace(",", ""))
+        whole_number = isinstance(gold, float) and gold.is_integer()  # pandas: integers beside a missing one
+        wanted = int(gold if whole_number else str(gold).strip().replace(",", ""))
     except ValueError:
         return Score(None, "gold_unscorable")
     number = last_number(text)

@@ -22,6 +22,7 @@ from postrl.errors import DataError
 
 HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
 """A surrogate without its other half: in Python text, in no encoding of it."""
+CLEAN = "clean the text, such as text.encode(errors='replace').decode(), or leave the row out"
 DEEPEST = 100
 """Levels of nesting in a cell."""
 MISSING = {"NAType", "NaTType"}
@@ -29,11 +30,11 @@ MISSING = {"NAType", "NaTType"}
 
 
 class Refused(ValueError):
-    """What a value is, and where in its cell."""
+    """What a value is, where in its cell, and what to do about it."""
 
-    def __init__(self, found: str, where: str = "") -> None:
+    def __init__(self, found: str, where: str = "", hint: str = "") -> None:
         super().__init__(found)
-        self.found, self.where = found, where
+        self.found, self.where, self.hint = found, where, hint
 
 
 def plain_row(row: Any, row_id: str) -> dict[str, Any]:
@@ -64,8 +65,8 @@ def plain_cell(value: Any, row_id: str, column: str) -> Any:
         return _plain(value)
     except Refused as refused:
         raise DataError(
-            f"{row_id}: column {column + refused.where} holds {refused.found}, which is no text, number, list or dict",
-            hint=f"leave the column {column} out, or turn it into text or numbers",
+            f"{row_id}: column {column + refused.where} holds {refused.found}",
+            hint=refused.hint or f"leave the column {column} out, or turn it into text, numbers, lists or dicts",
         ) from None
 
 
@@ -76,7 +77,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return _plain(value.value, depth)
     if isinstance(value, str):
         if broken := HALF_A_CHARACTER.search(value):
-            raise Refused(f"half a character (the surrogate {broken[0]!a} at {broken.start()})")
+            raise Refused(f"half a character (the surrogate {broken[0]!a} at {broken.start()})", hint=CLEAN)
         return str(value)
     if isinstance(value, float):
         return _number(float(value))
@@ -95,7 +96,7 @@ def _inside(value: Any, where: str, depth: int) -> Any:
     try:
         return _plain(value, depth + 1)
     except Refused as refused:
-        raise Refused(refused.found, where + refused.where) from None
+        raise Refused(refused.found, where + refused.where, refused.hint) from None
 
 
 def _key(name: Any) -> str:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from postrl.errors import DataError
@@ -40,6 +41,8 @@ class Rendering:
     system_prompt: str | None = None
     remarks: Counter[str] = field(default_factory=Counter)
     """What was noticed -> how many prompts it is about."""
+    count: int = 0
+    """Prompts that were rendered."""
 
     def render(self, row_id: str, prompt: Any, row: Mapping[str, Any]) -> tuple[Messages | None, str]:
         """A prompt's messages (None: plain) and its text as the model reads it.
@@ -50,6 +53,7 @@ class Rendering:
         Raises:
             DataError: neither text nor messages, or messages that the template refuses.
         """
+        self.count += 1
         messages = self._messages(row_id, prompt)
         if messages is None:
             text = self.template.replace("{prompt}", prompt) if self.template else str(prompt)
@@ -63,16 +67,13 @@ class Rendering:
         return messages, self._apply_template(row_id, messages, row)
 
     def notes(self, *, chat_is_likely: bool = True) -> list[str]:
-        """A line for everything that was noticed.
+        """A line for everything that was noticed, with how many prompts it is about unless it is all of them.
 
         Args:
             chat_is_likely: whether text prompts without the chat template deserve one.
         """
-        return [
-            f"{text} ({n} prompt{'s' * (n != 1)})"
-            for text, n in self.remarks.items()
-            if chat_is_likely or text != TEXT_PROMPTS
-        ]
+        told = {text: n for text, n in self.remarks.items() if chat_is_likely or text != TEXT_PROMPTS}
+        return [text if n == self.count else f"{text} ({n} of {self.count} prompts)" for text, n in told.items()]
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -131,12 +132,17 @@ class Rendering:
                 return None
             prompt = found
             self.remarks["prompts are messages written as JSON, and are read as messages"] += 1
+        if isinstance(prompt, dict) and {"role", "content"} <= prompt.keys():
+            prompt = _of_columns(prompt)
         if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
             raise DataError(
                 f"{row_id}: the prompt is a {type(prompt).__name__}, expected text or a list of messages (role, content)",
                 hint="choose the column with --prompt-column",
             )
-        return [self._message(f"{row_id}: message {i}", message) for i, message in enumerate(prompt)]
+        messages = [self._message(f"{row_id}: message {i}", message) for i, message in enumerate(prompt)]
+        for role in sorted({message["role"] for message in messages} - ROLES):
+            self.remarks[f"messages have the role {role!r}, which chat templates usually do not know"] += 1
+        return messages
 
     def _message(self, where: str, message: dict[str, Any]) -> dict[str, Any]:
         """A message as templates want it: without nulls, its content text."""
@@ -146,8 +152,6 @@ class Rendering:
                 f"{where} has no role; it has {', '.join(message) or 'nothing'}",
                 hint='a message is {"role": "user", "content": "..."}',
             )
-        if role not in ROLES:
-            self.remarks[f"messages have the role {role!r}, which chat templates usually do not know"] += 1
         if not found.get("tool_calls"):
             found.pop("tool_calls", None)  # an empty list is a tool call to some templates
         else:
@@ -213,6 +217,14 @@ class Rendering:
                 )
             found |= without_nulls(further)
         return found
+
+
+def _of_columns(prompt: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a dict that has a list for each key, as `datasets.Sequence` leaves them; or the one that it is."""
+    if not isinstance(prompt["role"], list):
+        return [prompt]
+    cells = [cell if isinstance(cell, list) else [] for cell in prompt.values()]
+    return [dict(zip(prompt, message, strict=True)) for message in zip_longest(*cells)]
 
 
 def without_nulls(value: Any) -> Any:
