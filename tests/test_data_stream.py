@@ -71,8 +71,81 @@ def test_a_resumed_stream_goes_on_as_if_nothing_had_happened(sizes, weighted, be
 
 def test_a_checkpoint_of_other_prompts_is_refused():
     state = PromptStream(prompts(3), seed=1, shuffle=True).state()
-    with pytest.raises(DataError, match="--dataset"):
+    with pytest.raises(DataError, match="it has 4 usable rows, and had 3"):
         PromptStream(prompts(4), seed=1, shuffle=True).load_state(state)
+
+
+# -- the rows of a checkpoint ------------------------------------------------------------------------------------------
+
+
+def row(text: str, i: int, **columns) -> Prompt:
+    return Prompt(f"rows:{i}", None, text, [1], columns)
+
+
+def rows(*texts: str, **columns) -> list[Prompt]:
+    return [row(text, i, **columns) for i, text in enumerate(texts)]
+
+
+def resumed(before: list[Prompt], now: list[Prompt]) -> str:
+    """What is said when a stream of `before` goes on with the rows `now`."""
+    stream = PromptStream(before, seed=1, shuffle=True)
+    stream.next(2)
+    state = json.loads(json.dumps(stream.state()))
+    try:
+        return PromptStream(now, seed=1, shuffle=True).load_state(state)
+    except DataError as error:
+        return error.message
+
+
+def test_the_same_rows_in_another_order_are_refused():
+    said = resumed(rows("a", "b", "c", "d"), rows("a", "c", "b", "d"))
+    assert "the rows are in another order, from rows:1 (now 'c') on" in said
+
+
+def test_another_row_is_named():
+    assert "the first row that differs is rows:2 (now 'C')" in resumed(rows("a", "b", "c"), rows("a", "b", "C"))
+
+
+def test_what_rewards_see_counts_as_well():
+    assert "rows:0" in resumed(rows("a", "b", answer="1"), rows("a", "b", answer="2"))
+    assert resumed(rows("a", "b", answer="1"), rows("a", "b", answer="1")) == ""
+
+
+def test_a_number_of_rows_is_named():
+    assert "it has 2 usable rows, and had 3" in resumed(rows("a", "b", "c"), rows("a", "b"))
+
+
+def test_of_a_large_set_it_is_said_between_which_rows_they_differ():
+    many = [str(i) for i in range(3000)]
+    said = resumed(rows(*many), rows(*many[:2000], "x", *many[2001:]))
+    assert "the first row that differs is between rows:1998 and rows:2000" in said
+
+
+def test_a_conversation_is_its_messages_because_its_text_may_have_todays_date_in_it():
+    def on(day: str, question: str = "1+1?") -> list[Prompt]:
+        return [Prompt("rows:0", [{"role": "user", "content": question}], f"Today is {day}. {question}", [1])]
+
+    assert resumed(on("Monday"), on("Tuesday")) == ""
+    assert "rows:0" in resumed(on("Monday"), on("Monday", "2+2?"))
+
+
+def test_columns_of_any_kind_are_the_same_in_another_process():
+    import datetime
+
+    import numpy as np
+
+    columns = {"a": np.arange(3), "d": datetime.date(2026, 1, 1), "s": {3, 1}, "b": b"x", "o": object(), "u": "\ud800"}
+    other = {**columns, "o": object(), "a": np.arange(3)}
+    assert resumed(rows("a", **columns), rows("a", **other)) == ""
+    assert "rows:0" in resumed(rows("a", **columns), rows("a", **{**columns, "a": np.arange(1, 4)}))
+
+
+def test_a_checkpoint_of_an_older_version_goes_on_and_says_what_was_not_compared():
+    stream = PromptStream(rows("a", "b"), seed=1, shuffle=True)
+    state = {name: value for name, value in stream.state().items() if name != "rows"}
+    assert "older version" in PromptStream(rows("b", "a"), seed=1, shuffle=True).load_state(state)
+    with pytest.raises(DataError, match="names or numbers"):
+        PromptStream(rows("a", "b", "c"), seed=1, shuffle=True).load_state(state)
 
 
 @given(n=st.integers(1, 60), a=st.floats(0.1, 10), b=st.floats(0.1, 10))

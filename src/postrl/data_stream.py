@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import random
+import reprlib
 import zlib
 from collections.abc import Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
@@ -67,6 +75,7 @@ class PromptStream:
         if not prompts:
             raise DataError("there is no prompt to draw from", hint="check --dataset")
         self.num_prompts = len(prompts)
+        self._prompts, self._digests = prompts, digests(prompts)
         self._ids = zlib.crc32("\n".join(prompt.prompt_id for prompt in prompts).encode())
         if weights is None:
             self._parts = [_Part("", 1.0, list(prompts), seed, shuffle)]
@@ -106,22 +115,90 @@ class PromptStream:
 
     def state(self) -> dict[str, Any]:
         """Where the stream stands, as plain JSON values, for `load_state`."""
-        return {"prompts": self._ids, "taken": {part.name: part.taken for part in self._parts}}
+        rows = {"number": self.num_prompts, "digests": self._digests}
+        return {"prompts": self._ids, "rows": rows, "taken": {part.name: part.taken for part in self._parts}}
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken.
+    def load_state(self, state: Mapping[str, Any]) -> str:
+        """Continue where `state` was taken; returns what could not be compared, in a line, else nothing.
 
         Raises:
-            DataError: it was taken from other prompts, so that "where" has no meaning here.
+            DataError: it was taken from other prompts, or from these in another order, so that "where" has no meaning here.
         """
-        taken = state["taken"]
-        if state["prompts"] != self._ids or set(taken) != {part.name for part in self._parts}:
+        taken, rows = state["taken"], state.get("rows")
+        if differs := self._difference(state["prompts"], rows, list(taken)):
             raise DataError(
-                "the data set is not the one that the checkpoint was made with",
-                hint="resume with the same --dataset, --max-prompt-length and files, or start a new run",
+                f"the data set is not the one that the checkpoint was made with: {differs}",
+                hint="resume with the same rows in the same order, or start a new run from the model (--model RUN/model)",
             )
         for part in self._parts:
             part.taken = int(taken[part.name])
+        return "" if rows else "the checkpoint is of an older version: of its rows only number and names were compared"
+
+    def _difference(self, ids: int, rows: Mapping[str, Any] | None, names: list[str]) -> str:
+        own = [part.name for part in self._parts]
+        if set(names) != set(own):
+            return f"it is mixed of {', '.join(own) or 'one'}, and was of {', '.join(names) or 'one'}"
+        if rows and rows["number"] != self.num_prompts:
+            return f"it has {self.num_prompts} usable rows, and had {rows['number']}"
+        if ids != self._ids:
+            return f"its rows have other names or numbers, from {self._prompts[0].prompt_id} on"
+        if rows is None or rows["digests"] == self._digests:
+            return ""
+        if sorted(rows["digests"]) == sorted(self._digests):
+            return f"the rows are in another order, from {self._where(rows['digests'])} on"
+        return f"the first row that differs is {self._where(rows['digests'])}"
+
+    def _where(self, digests: Sequence[str]) -> str:
+        """The first row that is another, or between which two it is."""
+        block = next(i for i, pair in enumerate(zip(digests, self._digests, strict=True)) if pair[0] != pair[1])
+        size = _block_size(self.num_prompts)
+        of = self._prompts[block * size : (block + 1) * size]
+        if len(of) > 1:
+            return f"between {of[0].prompt_id} and {of[-1].prompt_id}"
+        return f"{of[0].prompt_id} (now {reprlib.repr(of[0].text)})"
+
+
+# -- what rows are -------------------------------------------------------------------------------------------------------
+
+MOST_DIGESTS = 1024
+"""Of a larger data set, several rows share a digest: all of them travel with each checkpoint."""
+
+
+def _block_size(rows: int) -> int:
+    return math.ceil(rows / MOST_DIGESTS)
+
+
+def digests(prompts: Sequence[Prompt]) -> list[str]:
+    """What the rows hold, in their order: prompts and every column, as far as they are plain values. A conversation counts
+    as its messages: a chat template may put today's date into the text."""
+    size, found = _block_size(len(prompts)), []
+    for start in range(0, len(prompts), size):
+        block = hashlib.blake2b(digest_size=8)
+        for prompt in prompts[start : start + size]:
+            block.update(_plain([prompt.messages or prompt.text, prompt.columns, prompt.rewards]).encode() + b"\n")
+        found.append(block.hexdigest())
+    return found
+
+
+def _plain(value: Any) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, default=_as_plain)
+    except (TypeError, ValueError, RecursionError):  # keys of several kinds, a circle
+        return type(value).__name__
+
+
+def _as_plain(value: Any) -> Any:
+    """A value that JSON has not: arrays as lists, dates and numbers as text, and of other objects their kind alone, because
+    their text may have an address in it."""
+    if isinstance(value, bytes):
+        return hashlib.blake2b(value, digest_size=8).hexdigest()
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, date | time | timedelta | Decimal | Fraction | PurePath | UUID):
+        return str(value)
+    return type(value).__name__
 
 
 class _Part:

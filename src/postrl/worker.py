@@ -270,7 +270,8 @@ class RolloutWorker:
         Raises:
             DataError: they were taken from other prompts.
         """
-        self.stream.load_state(state)
+        if said := self.stream.load_state(state):
+            self.note(said)
         self._begun = [(gid, self.prompts[prompt_id]) for gid, prompt_id, *_ in state.get("open", [])]
         self.left_out = int(state.get("left_out", 0))
         self.dropped = Counter(state.get("dropped", {}))
