@@ -14,6 +14,7 @@ from postrl.errors import DataError, UsageError
 from postrl.rollout.store import write_rollouts
 from postrl.sources import LocalSource, ReplaySource, run_to_end, total_steps
 from postrl.types import GREEDY
+from postrl.worker import NO_TURN
 
 
 def steps(num_prompts: int, **options) -> int:
@@ -93,6 +94,7 @@ class Worker:
 
     evaluation = None
     names = ("arithmetic",)
+    turn = NO_TURN
 
     def __init__(self) -> None:
         self.rewards = self

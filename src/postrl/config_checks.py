@@ -338,6 +338,27 @@ def _narrowed(c: GRPOConfig) -> Problem:
     return None
 
 
+def context_exceeded(c: GRPOConfig, context: int | None) -> Problem:
+    """What is wrong where a prompt and its completion may be longer than the model reads (`context`) or the servers are to
+    take (max_model_len)."""
+    longest = c.max_prompt_length + c.max_completion_length
+    limits = [
+        (c.max_model_len, f"max_model_len = {c.max_model_len}"),
+        (context, f"the context of {c.model or 'the model'}, {context} tokens"),
+    ]
+    for limit, what in limits:
+        if limit and longest > limit and not (what.startswith("max_model_len") and c.engine == "transformers"):
+            left = limit - c.max_completion_length
+            return (
+                f"max_prompt_length + max_completion_length = {c.max_prompt_length} + {c.max_completion_length} = {longest} "
+                f"tokens exceed {what}",
+                f"set --max-prompt-length to {left} or less (longer prompts are dropped, and counted)"
+                if left >= 1
+                else f"set --max-completion-length below {limit}, and --max-prompt-length to what is left",
+            )
+    return None
+
+
 CHECKS: tuple[Callable[[GRPOConfig], Problem], ...] = (
     _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _reward_args,
     _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,

@@ -9,7 +9,7 @@ Whatever rows hold is made plain at the door (`postrl.rows`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -106,11 +106,15 @@ QUICK = 50 << 20
 """Bytes of data files that are read in a moment."""
 
 
-def check_sources(config: GRPOConfig) -> list[str]:
+def check_sources(config: GRPOConfig, look: Callable[[str, list[str]], None] = lambda name, columns: None) -> list[str]:
     """Raise what `load_prompts` would for --dataset and --eval-dataset, as far as it shows in a moment and without a
     tokenizer: no such data set, not cached while offline, a broken file, a missing column, a value that is not plain, a step of
     far more prompts than rows. For the launcher; large files and the hub itself are left to `load_prompts`. Returns a line for
-    each thing that was guessed."""
+    each thing that was guessed.
+
+    Args:
+        look: is shown each data set's name and the columns that rewards will have.
+    """
     names = [_path_of(config, name) or name for name in dataset_names(config.dataset)] or config.dataset_path
     train = _train(config) if all(_is_quick(name) for name in names) else []
     evaluation = []
@@ -120,7 +124,10 @@ def check_sources(config: GRPOConfig) -> list[str]:
         evaluation = [_eval(config)] if _is_quick(path or name) else []
     notes = []
     for source in train + evaluation:
-        *_, guessed = _columns(source, _plain(source), config)
+        rows = _plain(source)
+        prompt, answer, guessed = _columns(source, rows, config)
+        columns = dict.fromkeys(name for row in rows for name in _converted(row, source.preset) if name != prompt)
+        look(source.name, list(columns | dict.fromkeys(["answer"] if answer else [])))
         notes += [source.note, guessed.line(source.name)]
     if train:
         notes.append(repeats(config.prompts_per_step, sum(len(source.rows) for source in train)))

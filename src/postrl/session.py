@@ -15,10 +15,11 @@ from typing import Any
 from postrl.algorithm_file import load_preset
 from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
 from postrl.config import GRPOConfig
-from postrl.config_checks import group_of_one, refuse
+from postrl.config_checks import context_exceeded, group_of_one, refuse
 from postrl.connections import Connections
 from postrl.errors import UsageError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
+from postrl.learning.context import context_of
 from postrl.learning.critic import Critic, critic_body
 from postrl.learning.learner import Learner
 from postrl.learning.loading import (
@@ -126,6 +127,8 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         path = connections.model_path or config.model
         tokenizer = given.tokenizer or load_tokenizer(config, path)
         model = given.model if given.model is not None else load_model(config, path, peft_config=given.peft_config)
+        if not config.replay:
+            refuse(context_exceeded(config, context_of(model.config.to_dict())))
         stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
         model = with_lora(model, config, given.peft_config)
         embedded = not connections.server_urls and not config.replay

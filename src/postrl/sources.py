@@ -71,7 +71,7 @@ class LocalSource:
         self.rewards: list[str] | None = list(worker.rewards.names)
         self.has_evaluation = worker.evaluation is not None
         self.turn_tokens: Sequence[int] = worker.turn.tokens
-        run_to_end(worker.rewards.start())
+        run_to_end(worker.start())
 
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
         return run_to_end(self.worker.groups(version))

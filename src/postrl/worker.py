@@ -85,6 +85,17 @@ class RolloutWorker:
             config.temperature, config.max_completion_length, tuple(config.stop), config.top_p, config.top_k
         )
 
+    async def start(self) -> None:
+        """Start the reward functions, and see that the rows have what they ask for.
+
+        Raises:
+            RewardError: one cannot be loaded.
+            UsageError: one asks for a column that a row does not have.
+        """
+        await self.rewards.start()
+        evaluated = self.evaluation.prompts if self.evaluation else []
+        self.rewards.check_columns([*self.prompts.values(), *evaluated])
+
     async def groups(self, version: int) -> tuple[list[Group], Metrics]:
         """The scored groups of the next step, sampled from weights of `version`.
 

@@ -61,7 +61,7 @@ async def serve(worker: StreamingWorker, num_prompts: int, address: str) -> None
     A connection that is lost is not the end: the learner connects anew, hands over its position and asks again. What the
     lost one had asked for is given up, or it would take a batch that nobody gets.
     """
-    await worker.rewards.start()
+    await worker.start()
     finished = asyncio.Event()
     sessions: list[asyncio.Task[None]] = []
 

@@ -19,6 +19,7 @@ from postrl import __version__
 from postrl.errors import RewardError, UsageError
 from postrl.rewards.registry import resolve, with_options
 from postrl.rewards.runner import RewardRunner, as_inputs
+from postrl.types import Prompt
 from rewards import functions
 from rewards.groups import PATIENCE, group, lives, runner, score, statuses, values, wait_until, workers_of
 
@@ -667,3 +668,20 @@ def test_the_worker_is_another_process():
         g = group("a")
         score(rewards, g)
     assert values(g, "worker_pid") != [os.getpid()]
+
+
+def needs_gold(completions, gold):
+    return [1.0 if g is None else 2.0 for g in gold]
+
+
+def test_a_column_that_no_row_of_a_data_set_has_is_missed_before_a_call_and_ragged_rows_get_none():
+    def prompt(name, **columns):
+        return Prompt(name, None, "?", [1], columns)
+
+    with runner(needs_gold, "math") as rewards:
+        asyncio.run(rewards.start())
+        ragged = [prompt("b:0", gold=1), prompt("b:1")]
+        rewards.check_columns(ragged)
+        assert [p.columns for p in ragged] == [{"gold": 1}, {"gold": None}]
+        with pytest.raises(UsageError, match="needs_gold asks for gold, and a has no such column; it has answer"):
+            rewards.check_columns([*ragged, prompt("a:0", answer=5)])

@@ -11,6 +11,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from postrl.algorithm_file import check_preset
@@ -21,6 +22,7 @@ from postrl.data_presets import dataset_names, find_preset, own_rewards
 from postrl.errors import PostrlError, UsageError
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.adapters import adapter_plan
+from postrl.launch.early import check_early, early_rewards
 from postrl.launch.failures import check_children
 from postrl.launch.logs import Tail
 from postrl.launch.model import check_model, local_model
@@ -33,6 +35,7 @@ from postrl.launch.summary import next_commands, resume_advice, resume_command, 
 from postrl.learning.hub import check_access
 from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers
+from postrl.rewards.declared import check_columns
 from postrl.rewards.registry import resolve, with_options
 from postrl.run_folder import RunFolder, step_of, with_run_folder
 
@@ -104,6 +107,7 @@ def check(config: GRPOConfig) -> list[str]:
         notes = check_data(config)
         check_sandbox(config)
     check_model(config)
+    check_early(config)
     check_trackers(config.report_to)
     check_access(config.push_to_hub)
     return notes
@@ -111,7 +115,7 @@ def check(config: GRPOConfig) -> list[str]:
 
 def check_data(config: GRPOConfig) -> list[str]:
     """Refuse data that cannot be read or that nothing would score; a line for each thing that was guessed."""
-    notes = check_sources(config)
+    notes = check_sources(config, partial(check_columns, early_rewards(config)))
     names = dataset_names(config.dataset) or config.dataset_path
     unscored = [name for name in names if find_preset(name) is None]
     if unscored and not config.reward:

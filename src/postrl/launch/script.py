@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.connections import Connections
 from postrl.console import note
 from postrl.errors import PostrlError
+from postrl.launch.early import check_early
 from postrl.launch.logs import following
 from postrl.launch.model import check_model, local_model
 from postrl.launch.owner import run_folder_of, with_own_folder, writing_as_rank
@@ -46,6 +47,7 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
         return
     if given.model is None:
         check_model(config)
+    check_early(config, given.job.rewards if given.job else (), model=None if given.model is None else "")
     check_access(config.push_to_hub)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
     with run_folder_of(config, checkpoint) as (_, folder):

@@ -23,6 +23,7 @@ from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
 from postrl.launch.ports import LOOPBACK
+from postrl.learning.context import context_length
 from postrl.servers import RUNTIME_ADAPTERS
 from postrl.weights.disk import allowed_folders
 from postrl.weights.vllm_auth import TOKEN_VARIABLE
@@ -224,7 +225,7 @@ def adapter_flags(config: GRPOConfig, adapters: AdapterPlan) -> list[str]:
 def max_model_len(config: GRPOConfig, model: str) -> int:
     """Context length of the servers: the user's, else prompt and completion, within what a local model's config allows."""
     wanted = config.max_prompt_length + config.max_completion_length
-    return config.max_model_len or min(wanted, _context_length(model) or wanted)
+    return config.max_model_len or min(wanted, context_length(model) or wanted)
 
 
 def server_dtype(config: GRPOConfig, cpu: bool) -> str:
@@ -319,17 +320,3 @@ def _flag(key: str, value: object) -> str:
     if isinstance(value, bool):
         return f"--{key}" if value else f"--no-{key}"
     return f"--{key}={value}"
-
-
-def _context_length(model: str) -> int | None:
-    """The longest context of a local model, from its config.json; None when it does not say, or scales it."""
-    try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    config = config.get("text_config") or config
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if scaling.get("factor"):
-        return None
-    lengths = [config.get(key) for key in ("max_position_embeddings", "n_positions", "max_sequence_length")]
-    return next((length for length in lengths if isinstance(length, int)), None)

@@ -60,6 +60,11 @@ class RewardPool:
         """How often a process was started anew because its memory had grown."""
         return sum(process.restarts for process in self._processes)
 
+    @property
+    def required(self) -> list[str]:
+        """The arguments without which the function cannot be called; known once it has started."""
+        return self._processes[0].required
+
     async def start(self) -> None:
         """Start all processes and load the function. Raises RewardError when it cannot be loaded."""
         self._check_open()

@@ -106,6 +106,11 @@ class WorkerProcess:
         self._child: Child | None = None
         self._closed = False
 
+    @property
+    def required(self) -> list[str]:
+        """The arguments without which its function cannot be called; known once it has started."""
+        return self._child.asks["required"] if self._child is not None else []
+
     def start(self) -> None:
         """Start the process and load the function. Raises RewardError when it cannot be loaded."""
         try:

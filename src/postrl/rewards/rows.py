@@ -46,6 +46,14 @@ def scorable_rows(prompts: Sequence[Prompt], specs: Sequence[RewardSpec]) -> tup
     return kept, [prompt.prompt_id for prompt in left_out]
 
 
+def rows_by_data(prompts: Sequence[Prompt]) -> dict[str, list[Prompt]]:
+    """The prompts of each data set, by its name."""
+    found: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        found.setdefault(_data_set(prompt), []).append(prompt)
+    return found
+
+
 def _check_of(spec: RewardSpec) -> Callable[[dict[str, Any]], bool] | None:
     """What says whether a verifier can score a row; `cosine` has one of its own."""
     if spec.kind != "builtin":

@@ -9,18 +9,20 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import RewardError, UsageError
 from postrl.rewards.builtin import BUILTINS, SHAPING, task_weights
+from postrl.rewards.declared import GIVEN, missing_columns
 from postrl.rewards.pool import RewardPool
 from postrl.rewards.process import Outcome
 from postrl.rewards.registry import RewardSpec, distinct
+from postrl.rewards.rows import rows_by_data
 from postrl.rewards.score import Score
-from postrl.types import Group, Rollout
+from postrl.types import Group, Prompt, Rollout
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -49,6 +51,7 @@ class Function:
     name: str
     weight: float
     pool: RewardPool
+    builtin: bool
     by_step: bool
     """Called once with all completions of a step instead of once a group."""
     failures: Failures = field(default_factory=Failures)
@@ -114,7 +117,7 @@ class RewardRunner:
                 load_timeout=load_timeout,
                 log_path=log_path,
             )
-            self.functions[name] = Function(name, weight, pool, batch == "step" and row is None)
+            self.functions[name] = Function(name, weight, pool, row is not None, batch == "step" and row is None)
         shaping = {name for name, spec in zip(self.names, specs) if spec.kind == "builtin" and spec.payload in SHAPING}
         self.task = task_weights({name: function.weight for name, function in self.functions.items()}, shaping)
         """The functions that say whether a completion is what was asked for, with their weights."""
@@ -142,6 +145,24 @@ class RewardRunner:
     async def start(self) -> None:
         """Start all workers now instead of at their first call. Raises RewardError for a function that cannot load."""
         await asyncio.gather(*(function.pool.start() for function in self.functions.values()))
+
+    def check_columns(self, prompts: Sequence[Prompt]) -> None:
+        """Find columns that functions of the user's cannot do without and a data set does not have; where only some of its
+        rows have one, the others get None. For workers that have started.
+
+        Raises:
+            UsageError: a function asks for one of them.
+        """
+        for function in self.functions.values():
+            required = [] if function.builtin else [name for name in function.pool.required if name not in GIVEN]
+            for data, rows in rows_by_data(prompts if required else ()).items():
+                rows = [row for row in rows if not row.rewards or function.name in row.rewards]
+                has = dict.fromkeys(name for row in rows for name in row.columns)
+                missing = [name for name in required if name not in has]
+                if rows and missing:
+                    raise missing_columns(function.name, missing, data, has)
+                for row, name in product(rows, required):
+                    row.columns.setdefault(name, None)
 
     async def score(self, group: Group) -> None:
         """Fill `rewards`, `statuses`, `extra`, `reward` and `correct` of the group's rollouts, and the group's

@@ -29,6 +29,7 @@ from typing import Any
 from postrl.errors import PostrlError, UsageError
 from postrl.host.python import as_the_user_gave_it
 from postrl.rewards import frames, registry
+from postrl.rewards.declared import GIVEN
 from postrl.rewards.lifetime import die_with_parent, guard_group, kill_group
 from postrl.rewards.log import Log
 from postrl.rewards.registry import RewardSpec, load
@@ -37,8 +38,6 @@ from postrl.rewards.version import version_of
 
 LONGEST_TRACEBACK = 8000
 DYNAMIC_CODE = "<dynamic-code>"
-GIVEN = {"prompts", "completions", "completion_ids", *Log.ARGUMENTS}
-"""Arguments that are no options."""
 OURS = {__file__, registry.__file__}
 CALLERS = {os.path.dirname(asyncio.__file__), os.path.dirname(importlib.__file__)}
 
