@@ -55,7 +55,7 @@ class GRPOConfig:
     model: str = setting(
         "",
         MODEL,
-        "Model id on the hub, a local folder, or the packaged demo model smollm2-135m.",
+        "Model id on the hub, a local folder, or the packaged demo model smollm2-135m; of a LoRA adapter: see --adapter.",
         path=paths.folder_or_name,
     )
     revision: str | None = setting(None, MODEL, "Branch, tag or commit of the model on the hub.")
@@ -74,6 +74,13 @@ class GRPOConfig:
     )
     chat_template: str | None = setting(
         None, MODEL, "Jinja file that replaces the tokenizer's chat template.", path=paths.path_itself
+    )
+    adapter: str | None = setting(
+        None,
+        MODEL,
+        "LoRA adapter to go on from, such as RUN/model: folder or hub id. --model ADAPTER is short for it, with the model that "
+        "it belongs to; the --lora settings are its own.",
+        path=paths.folder_or_name,
     )
     lora_rank: int = setting(0, MODEL, "Rank of LoRA adapters; 0 trains all weights.")
     lora_alpha: int | None = setting(None, MODEL, "LoRA scale; default: twice the rank.")

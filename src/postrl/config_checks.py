@@ -130,7 +130,7 @@ def _reference(c: GRPOConfig) -> Problem:
         return "sync_ref_model is on, and beta = 0 holds no reference", "set --beta above 0, or --no-sync-ref-model"
     if c.lora_rank:
         return (
-            f"sync_ref_model is on, and with lora_rank = {c.lora_rank} the reference is the model under the adapter, which "
+            f"sync_ref_model is on, and with lora_rank = {c.lora_rank} the reference is the policy of the start, which "
             "does not move",
             "set --no-sync-ref-model, or train all weights with --lora-rank 0",
         )

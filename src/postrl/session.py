@@ -232,6 +232,7 @@ def _learner(
     """The learner with what the algorithm needs beside the policy: copies of the initial model, made before anything
     changes it."""
     dtype, phase = compute_dtype(config), config.num_iterations * config.minibatches
+    adapted = hasattr(model, "disable_adapter")
     reference, critic, waits = _reference(model, algorithm, config.sync_ref_model), None, 0
     if "values" in algorithm.needs:
         waits = min(steps, config.critic_warmup_steps)
@@ -244,31 +245,28 @@ def _learner(
         dtype=dtype,
         total_updates=(steps - waits) * phase,
         reference=reference,
+        keeps_start="ref" in algorithm.needs and adapted and not starts_at_zero(model),
         critic=critic,
     )
 
 
 def _reference(model: Any, algorithm: Algorithm, follows: bool) -> Any:
-    """A second copy of the initial model, unless the KL is off or the adapter can be switched off instead.
+    """A second copy of the initial model, unless the KL is off or there is an adapter: that is switched off, or put back to
+    its start, instead.
 
     Args:
         follows: it is to follow the policy (sync_ref_model).
 
     Raises:
-        UsageError: without its adapter, the model would be another than the initial one, or could not follow.
+        UsageError: there is an adapter, and the reference could not follow.
     """
     if "ref" not in algorithm.needs:
         return None
     if hasattr(model, "disable_adapter"):
         if follows:
             raise UsageError(
-                "sync_ref_model is on, and the reference of a model with an adapter is the model under it, which does not move",
+                "sync_ref_model is on, and the reference of a model with an adapter is that of the start, which does not move",
                 hint="set sync_ref_model=False, or train all weights (without peft_config)",
-            )
-        if not starts_at_zero(model):
-            raise UsageError(
-                f"beta is {algorithm.beta:g}, and the model's adapter is trained already: the KL needs the initial model",
-                hint="merge the adapter first (model.merge_and_unload()), or set beta to 0",
             )
         return None
     import copy

@@ -32,6 +32,7 @@ from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig
 from postrl.connections import Connections
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
+from postrl.launch.model import with_adapter
 from postrl.launch.owner import unnamed, writing_as_rank
 from postrl.launch.script import finishing_on_ctrl_c, script_connections, telling, with_shared_folder
 from postrl.learning.batch import make_batch
@@ -71,7 +72,8 @@ class GRPOTrainer:
     """Trains a causal language model with group-relative policy optimization (arXiv:2402.03300).
 
     Args:
-        model: hub id, folder, packaged name or a loaded transformers (or peft) model; default: args.model.
+        model: hub id, folder or packaged name of a model or a LoRA adapter, or a loaded transformers (or peft) model;
+            default: args.model.
         reward_funcs: one or several functions `f(prompts, completions, **columns) -> list[float | None]`, or names as
             for --reward; default: args.reward, else the data set's own.
         args: the settings.
@@ -102,9 +104,14 @@ class GRPOTrainer:
             model = str(model)
         if not isinstance(model, str):
             _check_module(model, processing_class)
-        self.args = with_run_folder(
-            replace(args, model=model if isinstance(model, str) else args.model or _name_of(model))
-        )
+        args = replace(args, model=model if isinstance(model, str) else args.model or _name_of(model))
+        loaded = model is not None and not isinstance(model, str)
+        self.args = with_run_folder(with_adapter(args, loaded=loaded))
+        if self.args.adapter and peft_config is not None:
+            raise UsageError(
+                f"the run goes on from the adapter {self.args.adapter}, and peft_config asks for a new one",
+                hint="leave one of them out",
+            )
         funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
         rewards = [resolve_reward(func) for func in funcs if func is not None]
         train, evaluate = (

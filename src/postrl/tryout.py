@@ -249,7 +249,7 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
     import torch
     from transformers.utils import logging
 
-    from postrl.learning.loading import load_model, load_tokenizer, stop_token_ids
+    from postrl.learning.loading import load_model, load_tokenizer, stop_token_ids, with_lora
     from postrl.rollout.embedded import EmbeddedSampler
     from postrl.rollout.sampler import Request, Sampling, derive_seed
     from postrl.rollout.turn_end import turn_end
@@ -257,7 +257,7 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(config, path)
     found = load_prompts(config, tokenizer, split="train")
-    model = load_model(config, path)
+    model = with_lora(load_model(config, path), config)
     check_vocabulary(found.prompts, tokenizer, len(model.get_input_embeddings().weight))
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)

@@ -10,7 +10,6 @@ from helpers import tiny_model, tiny_model_dir, tiny_tokenizer
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.learning.loading import (
-    check_model_path,
     load_model,
     load_tokenizer,
     starts_at_zero,
@@ -74,24 +73,6 @@ def test_damaged_weights_are_one_error(tmp_path):
     (path / "model.safetensors").write_bytes(b"not tensors")
     with pytest.raises(UsageError, match="cannot load the model of"):
         load_model(GRPOConfig(), str(path))
-
-
-def test_paths_are_checked_before_anything_is_loaded(tmp_path):
-    file = tmp_path / "weights.safetensors"
-    file.touch()
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "config.json").write_text("{")
-    for name, message in {
-        str(tmp_path): "has no config.json",
-        str(broken): "is not valid JSON",
-        str(file): "is a file",
-        str(tmp_path / "missing"): "there is no model folder",
-        "./missing": "there is no model folder",
-    }.items():
-        with pytest.raises(UsageError, match=message):
-            check_model_path(name)
-    check_model_path("org/name-of-a-hub-model")
 
 
 @pytest.mark.parametrize(

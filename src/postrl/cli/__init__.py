@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from postrl import __version__
-from postrl.cli import env, grpo, init, plan, processes, rescore, reward, serve
+from postrl.cli import env, grpo, init, merge, plan, processes, rescore, reward, serve
 from postrl.errors import PostrlError
 
 
@@ -56,6 +56,7 @@ def _root(
 grpo.add_to(app)
 plan.add_to(app)
 serve.add_to(app)
+merge.add_to(app)
 init.add_to(app)
 reward.add_to(app)
 rescore.add_to(app)

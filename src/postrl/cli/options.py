@@ -113,6 +113,8 @@ def build_config(
         folder = RunFolder(Path(given["output_dir"]).expanduser())
         folder.check_resumable()
         config_file = folder.config if folder.config.exists() else None
+    if "model" in given and "adapter" not in given and (Path(given["model"]) / "adapter_config.json").exists():
+        given = {**given, "adapter": None}  # of a file: --model names another one
     if algorithm != "grpo":
         given = {"algorithm": algorithm, **given}
     kept = cls.defaults_of(algorithm) if is_file(str(given.get("algorithm", ""))) else {}

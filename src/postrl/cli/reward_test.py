@@ -128,7 +128,8 @@ def _trials(
         found, trials = tryout.given(settings, completions, rows)
         own = _told(found)
     elif samples:
-        found, trials = asyncio.run(tryout.sampled(settings, _local_model(settings), rows, samples))
+        settings, path = _local_model(settings)
+        found, trials = asyncio.run(tryout.sampled(settings, path, rows, samples))
         own = _told(found)
     else:
         found = tryout.load_rows(settings)
@@ -151,16 +152,17 @@ def _told(found: PromptSet) -> Sequence[str]:
     return found.default_reward
 
 
-def _local_model(settings: GRPOConfig) -> str:
+def _local_model(settings: GRPOConfig) -> tuple[GRPOConfig, str]:
+    """The settings with a model, and where it lies."""
     from dataclasses import replace
 
     from postrl import console
-    from postrl.launch.model import check_model, local_model
+    from postrl.launch.model import check_model, local_model, with_adapter
 
-    settings = replace(settings, model=settings.model or "smollm2-135m")
+    settings = with_adapter(replace(settings, model=settings.model or "smollm2-135m"))
     check_model(settings)
     console.note(f"sampling from {settings.model}")
-    return local_model(settings)
+    return settings, local_model(settings)
 
 
 def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[Trial], *, as_json: bool) -> int:

@@ -71,9 +71,11 @@ def _sampler(config: GRPOConfig) -> Command:
             hint="give --model and --output-dir as for `postrl grpo`: weights come through that folder; or --reward-model",
         )
     from postrl.launch.adapters import adapter_plan
-    from postrl.launch.model import local_model
+    from postrl.launch.model import check_model, local_model, with_adapter
     from postrl.launch.vllm import named_port, server_command
 
+    config = with_adapter(config)
+    check_model(config)
     devices = _devices(config)
     model = local_model(config)
     return server_command(
@@ -82,7 +84,7 @@ def _sampler(config: GRPOConfig) -> Command:
         port=named_port(config) or 8000,
         devices=devices,
         token=os.environ.get(TOKEN, ""),
-        weights_dir=Path(config.output_dir) / "weights",
+        weights_dir=Path(config.output_dir or "") / "weights",
         adapters=adapter_plan(config, model, cpu=not devices),
     )
 

@@ -9,21 +9,25 @@ The launcher decides before anything starts: servers for adapters are started ot
 
 from __future__ import annotations
 
-import json
 import re
-import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from postrl.attach import adapter_problems
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError, UsageError
+from postrl.models.adapter import adapter_named
+from postrl.models.folder import cached_snapshot
+from postrl.models.weights import tensor_names
 from postrl.servers import VLLMServer
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""
+VLLM_LORA_RANK = 16
+"""Its default for that."""
 PROJECTIONS = frozenset(
     ["q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "down_proj", "gate_up_proj"]
 )
@@ -53,13 +57,18 @@ class AdapterPlan:
 
     @property
     def max_lora_rank(self) -> int:
-        return next(rank for rank in RANKS if rank >= self.rank)
+        return max_lora_rank(self.rank)
 
     def note(self) -> str:
         return f"the LoRA adapter is merged into all weights for each push: {self.reason}" if self.reason else ""
 
 
 FULL = AdapterPlan()
+
+
+def max_lora_rank(rank: int) -> int:
+    """The --max-lora-rank with room for adapters of this rank."""
+    return next(able for able in RANKS if able >= rank)
 
 
 def adapter_plan(config: GRPOConfig, model: str, *, cpu: bool, peft_config: Any = None) -> AdapterPlan:
@@ -75,6 +84,8 @@ def adapter_plan(config: GRPOConfig, model: str, *, cpu: bool, peft_config: Any 
     """
     if config.engine not in ("vllm", "auto") or config.replay:
         return FULL
+    if peft_config is None and config.adapter:
+        peft_config = SimpleNamespace(**adapter_named(config.adapter).settings)
     rank = _rank(config, peft_config)
     if config.weight_sync in ("lora", "merge") and not rank:
         raise UsageError(
@@ -85,7 +96,7 @@ def adapter_plan(config: GRPOConfig, model: str, *, cpu: bool, peft_config: Any 
         return FULL
     wanted = getattr(peft_config, "target_modules", None) or config.lora_target_modules
     targets = _targets(wanted, model, config.revision, cpu)
-    reason = _unfit(wanted, peft_config, rank)
+    reason = unfit(wanted, peft_config, rank)
     if targets is None and not reason:
         reason = "on CPUs vLLM serves adapters of the usual projections (q_proj, gate_proj, ...) only"
     if reason and config.weight_sync == "lora":
@@ -125,7 +136,7 @@ def _rank(config: GRPOConfig, peft_config: Any) -> int:
     return max(int(getattr(peft_config, "r", 0) or 0), *patterns.values(), 0)
 
 
-def _unfit(wanted: Collection[str] | str, peft_config: Any, rank: int) -> str:
+def unfit(wanted: Collection[str] | str, peft_config: Any, rank: int) -> str:
     """Why vLLM cannot take the adapter as it is; empty: it can."""
     heads = sorted(head for head in HEADS if _adapts(wanted, head))
     used = [name for name in NOT_IN_VLLM if getattr(peft_config, name, None)]
@@ -163,30 +174,6 @@ def _targets(wanted: Collection[str] | str, model: str, revision: str | None, cp
 
 def _modules(model: str, revision: str | None) -> set[str]:
     """Last parts of the names of a model's modules that have weights; empty where its files are not here."""
-    names = {name for path in _weight_files(model, revision) for name in _names_in(path) if name.endswith(".weight")}
-    return {name.removesuffix(".weight").rpartition(".")[2] for name in names}
-
-
-def _weight_files(model: str, revision: str | None) -> Iterator[Path]:
-    if Path(model).is_dir():
-        yield from [*Path(model).glob("*.safetensors"), *Path(model).glob("*.safetensors.index.json")]
-        return
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    for name in ("model.safetensors", "model.safetensors.index.json"):
-        try:
-            found = try_to_load_from_cache(model, name, revision=revision)
-        except HFValidationError:
-            return
-        if isinstance(found, str):
-            yield Path(found)
-
-
-def _names_in(path: Path) -> list[str]:
-    """Names of the tensors in a safetensors file, or in the index of several."""
-    if path.suffix == ".json":
-        return list(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
-    with open(path, "rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        return [name for name in json.loads(file.read(length)) if name != "__metadata__"]
+    folder = Path(model) if Path(model).is_dir() else cached_snapshot(model, revision)
+    names = tensor_names(folder) if folder else []
+    return {name.removesuffix(".weight").rpartition(".")[2] for name in names if name.endswith(".weight")}

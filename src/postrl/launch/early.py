@@ -8,6 +8,7 @@ from postrl.config import GRPOConfig
 from postrl.config_checks import context_exceeded, refuse
 from postrl.data_presets import own_rewards
 from postrl.host.text import read_template
+from postrl.launch.model import check_reward_models
 from postrl.learning.context import context_length
 from postrl.rewards.declared import check_options
 from postrl.rewards.registry import RewardSpec, parse_option, resolve, with_options
@@ -28,7 +29,9 @@ def check_early(config: GRPOConfig, rewards: Sequence[RewardSpec] = (), *, model
     if config.replay:
         return
     refuse(context_exceeded(config, context_length(config.model if model is None else model)))
-    for spec in early_rewards(config, rewards):
+    specs = early_rewards(config, rewards)
+    check_reward_models(specs)
+    for spec in specs:
         check_options(spec, settings=("max_completion_length", "sandbox"))
 
 

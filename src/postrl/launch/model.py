@@ -4,34 +4,109 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.data_sources import hub_is_reachable
 from postrl.errors import PostrlError, UsageError
 from postrl.host.python import child_environment, python
-from postrl.learning.loading import check_model_path
 from postrl.learning.packaged import PACKAGED, cache_folder
+from postrl.models.adapter import Adapter, adapter_named, base_of, check_trainable, find_adapter
+from postrl.models.folder import cached_snapshot, check_model_folder, check_model_path, has_tokenizer
+from postrl.rewards.registry import RewardSpec
 
 CONVERSION_TIMEOUT = 900.0
 
 
-def check_model(config: GRPOConfig) -> None:
-    """Refuse a model (or critic_model) that cannot be had before anything starts.
+def with_adapter(config: GRPOConfig, *, loaded: bool = False) -> GRPOConfig:
+    """The settings with what the adapter says that the run starts from: `model` is the one it belongs to, where --model
+    names the adapter, and the --lora settings are its own. Settings without an adapter stay as they are.
+
+    Args:
+        loaded: whether a script has loaded the model already, and `model` only says where it came from.
 
     Raises:
-        UsageError: no such folder, or a hub id that is not cached where the hub cannot be reached.
+        UsageError: it cannot be trained on, its model is not there, or a setting contradicts it.
     """
-    _check(config.model, "--model", config.revision)
+    named = None if loaded or config.model in PACKAGED else find_adapter(config.model, config.revision)
+    if named and config.adapter:
+        raise UsageError(
+            f"--model {config.model} and --adapter {config.adapter} are two adapters", hint="leave one of them out"
+        )
+    if named is None and not config.adapter:
+        return config
+    adapter = named or adapter_named(config.adapter or "")
+    check_trainable(adapter)
+    if named:
+        config = replace(config, adapter=config.model, model=base_of(named), revision=named.revision)
+    return replace(config, **_lora_settings(config, adapter))
+
+
+def _lora_settings(config: GRPOConfig, adapter: Adapter) -> dict[str, Any]:
+    """The --lora settings that describe an adapter. Its dropout was of its own training: lora_dropout says what is now.
+
+    Raises:
+        UsageError: one was given otherwise.
+    """
+    has = adapter.settings
+    rank, alpha, targets = int(has.get("r") or 0), has.get("lora_alpha"), has.get("target_modules")
+    if config.lora_rank not in (0, rank):
+        raise _contradiction(adapter, "lora_rank", config.lora_rank, rank)
+    if config.lora_alpha not in (None, alpha):
+        raise _contradiction(adapter, "lora_alpha", config.lora_alpha, alpha)
+    settings: dict[str, Any] = {"lora_rank": rank}
+    if alpha is not None and float(alpha).is_integer():
+        settings["lora_alpha"] = int(alpha)
+    if isinstance(targets, list):
+        if config.lora_target_modules != ["all-linear"] and _ends(config.lora_target_modules) != _ends(targets):
+            raise _contradiction(adapter, "lora_target_modules", config.lora_target_modules, sorted(targets))
+        settings["lora_target_modules"] = sorted(targets)
+    return settings
+
+
+def _ends(names: Sequence[str]) -> set[str]:
+    return {name.rpartition(".")[2] for name in names}
+
+
+def _contradiction(adapter: Adapter, name: str, given: object, has: object) -> UsageError:
+    return UsageError(
+        f"{name} is {given}, and the adapter {adapter.name} has {has}",
+        hint=f"leave {name} out: an adapter that is trained on stays as it is",
+    )
+
+
+def check_model(config: GRPOConfig, *, tokenizer: bool = True, weights: bool = True) -> None:
+    """Refuse a model (or critic_model) that cannot be had before anything starts.
+
+    Args:
+        tokenizer: whether it has to come with the model.
+        weights: False for a plan, which needs none.
+
+    Raises:
+        UsageError: no such folder, a damaged one, or a hub id that is not cached where the hub cannot be reached.
+    """
+    own = config.adapter is not None and has_tokenizer(adapter_named(config.adapter).folder)
+    _check(config.model, "--model", config.revision, weights=weights, tokenizer=tokenizer and not own)
     if config.critic_model is not None:
-        _check(config.critic_model, "--critic-model", None)
+        _check(config.critic_model, "--critic-model", None, weights=weights, writes_text=False)
 
 
-def _check(name: str, flag: str, revision: str | None) -> None:
-    if name not in PACKAGED:
-        check_model_path(name, flag)
-        if not Path(name).is_dir():
-            _check_hub(name, flag, revision)
+def _check(name: str, flag: str, revision: str | None, **wanted: bool) -> None:
+    if name not in PACKAGED and not check_model_path(name, flag, **wanted):
+        _check_hub(name, flag, revision, wanted)
+
+
+def check_reward_models(specs: Sequence[RewardSpec]) -> None:
+    """The same for the models of rewards; one behind a URL needs no weights here.
+
+    Raises:
+        UsageError: see `check_model`.
+    """
+    for spec in specs:
+        if spec.kind == "builtin" and spec.payload == "reward_model" and (name := str(spec.options.get("model", ""))):
+            check_model_path(name, "--reward reward_model:", writes_text=False, weights=not spec.options.get("url"))
 
 
 def local_model(config: GRPOConfig) -> str:
@@ -70,22 +145,31 @@ def local_model(config: GRPOConfig) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def _check_hub(name: str, flag: str, revision: str | None) -> None:
-    """Without network, have every process use the cache at once (each would try the hub for a minute), or refuse."""
-    from huggingface_hub import try_to_load_from_cache
+def _check_hub(name: str, flag: str, revision: str | None, wanted: dict[str, bool]) -> None:
+    """Without network, have every process use the cache at once (each would try the hub for a minute), or refuse what is
+    not there whole."""
     from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     if hub_is_reachable():
         return
     try:
-        cached = try_to_load_from_cache(name, "config.json", revision=revision)
+        validate_repo_id(name)
     except HFValidationError as error:
         raise UsageError(
             f"the model {name!r} is neither a folder nor a hub id", hint=f"check the name given with {flag}"
         ) from error
-    if not isinstance(cached, str):
+    cached = cached_snapshot(name, revision)
+    if cached is None:
         raise UsageError(
             f"the model {name} is no folder here and not cached, and the hub cannot be reached (offline)",
             hint=f"give a local folder with {flag}, or run once with network access; smollm2-135m comes as a package",
         )
+    try:
+        check_model_folder(str(cached), flag, **wanted)
+    except UsageError as error:
+        raise UsageError(
+            f"the model {name} is in the hub's cache in part only, and the hub cannot be reached (offline): {error.message}",
+            hint="run once with network access, or give a local folder with the whole model",
+        ) from error
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +13,8 @@ from postrl.data_presets import own_rewards
 from postrl.launch.adapters import AdapterPlan, adapter_plan
 from postrl.launch.placement import Placement
 from postrl.launch.vllm import server_command
+from postrl.models.folder import has_weights
+from postrl.models.weights import parameter_count
 
 
 def show_plan(config: GRPOConfig, placement: Placement) -> None:
@@ -26,7 +25,9 @@ def show_plan(config: GRPOConfig, placement: Placement) -> None:
 def plan(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:
     """(what, how) for each line."""
     yield "run folder", config.output_dir or ""
-    yield "model", config.model
+    yield "model", config.model + _without_weights(config)
+    if config.adapter:
+        yield "adapter", f"{config.adapter} (LoRA, rank {config.lora_rank}), trained on"
     yield "data", f"the rollouts stored in {config.replay}" if config.replay else _data(config)
     if not config.replay:
         yield "reward", ", ".join(config.reward or _own_rewards(config))
@@ -48,6 +49,13 @@ def plan(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:
     )
     if size := parameter_count(config.model):
         yield "memory", _memory(config, placement, size)
+
+
+def _without_weights(config: GRPOConfig) -> str:
+    folder = Path(config.model).expanduser()
+    if not folder.is_dir() or has_weights(folder):
+        return ""
+    return " (the folder holds no weights: enough for this plan, and not for a start)"
 
 
 def _data(config: GRPOConfig) -> str:
@@ -105,14 +113,3 @@ def _commas(numbers: list[int]) -> str:
 
 def _s(number: int) -> str:
     return "" if number == 1 else "s"
-
-
-def parameter_count(model: str) -> int | None:
-    """Parameters of a local model, from the headers of its safetensors files."""
-    total = 0
-    for path in sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []:
-        with open(path, "rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    return total or None

@@ -25,7 +25,7 @@ from postrl.launch.adapters import adapter_plan
 from postrl.launch.early import check_early, early_rewards
 from postrl.launch.failures import check_children
 from postrl.launch.logs import Tail
-from postrl.launch.model import check_model, local_model
+from postrl.launch.model import check_model, local_model, with_adapter
 from postrl.launch.owner import refuse_if_owned, run_folder_of
 from postrl.launch.placement import Placement
 from postrl.launch.plan import show_plan
@@ -51,8 +51,8 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
         PostrlError: it cannot start or go on; everything it started has ended.
         KeyboardInterrupt: it was told to stop at once; everything it started has ended.
     """
-    config = with_engine(config)
-    notes = check(config)
+    config = with_adapter(with_engine(config))
+    notes = check(config, weights=not dry_run)
     placement = placement_of(config)
     adapter_plan(config, config.model, cpu=placement.cpu)  # what is wrong with it shows now
     if dry_run:
@@ -97,8 +97,9 @@ def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Wat
         watch.until_done(trainer, children, around)
 
 
-def check(config: GRPOConfig) -> list[str]:
-    """Everything that can be refused before a process starts. Returns what was guessed, a line each."""
+def check(config: GRPOConfig, *, weights: bool = True) -> list[str]:
+    """Everything that can be refused before a process starts; `weights`: whether the model must have some. Returns what was
+    guessed, a line each."""
     notes: list[str] = []
     check_preset(config.algorithm)
     if not config.replay:
@@ -106,7 +107,7 @@ def check(config: GRPOConfig) -> list[str]:
         with_options(specs, config.reward_arg if specs else ())  # of the data sets' own rewards the worker knows
         notes = check_data(config)
         check_sandbox(config)
-    check_model(config)
+    check_model(config, weights=weights)
     check_early(config)
     check_trackers(config.report_to)
     check_access(config.push_to_hub)

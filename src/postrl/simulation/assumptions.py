@@ -17,7 +17,7 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
-from postrl.launch.plan import parameter_count
+from postrl.models.weights import parameter_count
 from postrl.rollout.simulated import Lengths, Speed
 
 DEFAULT_SLOTS = 256

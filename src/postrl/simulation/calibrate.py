@@ -15,6 +15,7 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.config_values import read_yaml
 from postrl.errors import DataError, UsageError
+from postrl.launch.model import with_adapter
 from postrl.launch.placement import Placement, place, visible_gpus
 from postrl.metrics import read_metrics
 from postrl.run_folder import RunFolder
@@ -40,6 +41,7 @@ def assume(config: GRPOConfig) -> tuple[Assumptions, Placement]:
     """
     args = parse(config.simulation_arg)
     values = given(args)
+    config = with_adapter(config) if config.adapter or Path(config.model).is_dir() else config
     placement = placed(config, args.get("gpus"))
     machine = CPU if placement.cpu else GPU
     assumed = guessed(config, machine)
