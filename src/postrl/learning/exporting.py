@@ -150,7 +150,7 @@ def export(source: Source, target: Path, *, dtype: ExportDtype = "auto") -> Any:
         model = _with_checkpoint(model, source.checkpoint)
     tokenizer = _tokenizer(source, path)
     with _whole_folder(target) as folder:
-        _make_valid(model.generation_config)
+        _take_generation_config(model, source)
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -246,11 +246,29 @@ def _untie(model: Any, names: Iterable[str], peft_config: Any) -> None:
         return
     if getattr(peft_config, "ensure_weight_tying", False):
         return
-    parts = {part for name in names for part in name.split(".")}
-    if parts & {"lm_head", "embed_out", "embed_tokens", "wte", "embed_in"}:
+    layers = [name for name in names if "trainable_tokens" not in name]  # those peft keeps alike in both
+    if {part for name in layers for part in name.split(".")} & {
+        "lm_head",
+        "embed_out",
+        "embed_tokens",
+        "wte",
+        "embed_in",
+    }:
         head.weight = torch.nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
         model.config.get_text_config().tie_word_embeddings = False
         model.config.tie_word_embeddings = False
+
+
+def _take_generation_config(model: Any, source: Source) -> None:
+    """That of the run, which knows where its completions end; else the base's."""
+    from transformers import GenerationConfig
+
+    from postrl.learning.loading import make_savable
+
+    folder = source.checkpoint or (source.adapter.folder if source.adapter else None)
+    if folder is not None and (folder / "generation_config.json").exists():
+        model.generation_config = GenerationConfig.from_pretrained(str(folder))
+    make_savable(model.generation_config)
 
 
 def _with_checkpoint(model: Any, checkpoint: Path) -> Any:
@@ -267,16 +285,6 @@ def _with_checkpoint(model: Any, checkpoint: Path) -> Any:
     model = get_peft_model(model, config)
     load_policy(checkpoint, model)
     return model.merge_and_unload()
-
-
-def _make_valid(generation: Any) -> None:
-    """Sampling settings of a base that ask for greedy decoding and a temperature at once are not saved by transformers."""
-    if generation is None:
-        return
-    try:
-        generation.validate(strict=True)
-    except ValueError:
-        generation.do_sample = True
 
 
 @contextmanager

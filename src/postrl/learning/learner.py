@@ -17,6 +17,7 @@ from postrl.errors import PostrlError
 from postrl.learning.attention import use_fitting_attention
 from postrl.learning.collate import collate, scatter, support_of
 from postrl.learning.critic import Critic
+from postrl.learning.loading import make_savable
 from postrl.learning.merging import merged_weights
 from postrl.learning.optimizing import Optimizing, evaluating
 from postrl.learning.packaged import PACKAGED, packaged_model
@@ -173,8 +174,11 @@ class Learner(Optimizing[Policy]):
         state = saved_state(model, model.named_parameters(), self.ranks)
         if not self.ranks.is_main:
             return
+        make_savable(generation := getattr(self.policy.causal_lm, "generation_config", None))
         try:
             if self.policy.has_adapter:
+                if generation is not None:
+                    generation.save_pretrained(folder)
                 _save_adapter(model, state, folder, self.config)
             else:
                 self.policy.causal_lm.save_pretrained(folder, state_dict=state)

@@ -139,16 +139,17 @@ def on_adapter(model: Any, adapter: Adapter, *, dropout: float = 0.0) -> Any:
     folder, no_fit = str(adapter.folder), ""
     with explained(adapter.name, "adapter", "--adapter"):
         peft_config = PeftConfig.from_pretrained(folder)
-        peft_config.inference_mode = False
+        peft_config.inference_mode, peft_config.base_model_name_or_path = False, None
         if hasattr(peft_config, "lora_dropout"):
             peft_config.lora_dropout = dropout
         weights = load_peft_weights(folder, device="cpu")
     try:
         model = get_peft_model(model, peft_config)
         found: Any = set_peft_model_state_dict(model, weights)
-        missing = [name for name in found.missing_keys if ".default" in name]
-        if missing or found.unexpected_keys:
-            no_fit = f"{[*found.unexpected_keys, *missing][0]} is in one of them only"
+        alone = [name for name in found.unexpected_keys if ".modules_to_save." not in name]  # peft may save those twice
+        alone += [name for name in found.missing_keys if "lora_" in name]
+        if alone:
+            no_fit = f"{alone[0]} is in one of them only"
     except (RuntimeError, ValueError, KeyError) as error:  # other shapes, no such modules
         no_fit = str(error).strip().splitlines()[-1].strip()
     if no_fit:
@@ -229,6 +230,17 @@ def end_turns(model: Any, eos: Sequence[int], turn_tokens: Sequence[int]) -> Non
     generation = getattr(model, "generation_config", None)
     if generation is not None and (new := [token for token in turn_tokens if token not in eos]):
         generation.eos_token_id = [*eos, *new]
+
+
+def make_savable(generation: Any) -> None:
+    """Sampling settings of a base model that ask for greedy decoding and a temperature at once: transformers loads them, and
+    saves no model with them."""
+    if generation is None:
+        return
+    try:
+        generation.validate(strict=True)
+    except ValueError:
+        generation.do_sample = True
 
 
 def _revision(config: GRPOConfig, path: str) -> str | None:
