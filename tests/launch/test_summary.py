@@ -54,7 +54,7 @@ def test_an_adapter_that_vllm_does_not_take_is_merged_and_not_served(tmp_path):
 
 def adapter(run, **settings):
     (run / "model").mkdir(parents=True)
-    (run / "model" / "adapter_model.bin").write_bytes(b"PK-less")
+    (run / "model" / "adapter_model.bin").write_bytes(b"weights")
     settings |= {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
     (run / "model" / "adapter_config.json").write_text(json.dumps(settings))
 

@@ -15,11 +15,11 @@ HELP = """Make a model folder that transformers and vLLM load, and that --model 
 
 \b
   a run's folder        its model, or its newest checkpoint where that is newer
-  a checkpoint          RUN/checkpoints/step_000010, of a LoRA run or of one that trained all weights
+  a checkpoint          RUN/checkpoints/step_000010, of a LoRA run or of a full one
   an adapter            RUN/model of a run with --lora-rank, or any adapter that peft can merge
 
-Of a run with a critic it is the policy; the critic is whole already, in RUN/critic. The folder holds tokenizer, chat template
-and generation config, too. Nothing is overwritten.
+Of a run with a critic it is the policy; the critic is whole already, in RUN/critic. The folder holds tokenizer, chat
+template and generation config, too. Nothing is overwritten.
 
 \b
   postrl merge runs/mine                                  # -> runs/mine/merged

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError, UsageError
+from postrl.host.text import read_template
 from postrl.learning.packaged import PACKAGED, packaged_model
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_mergeable, find_adapter
 from postrl.models.folder import ADAPTER_CONFIG, CONFIG, check_model_path, has_tokenizer, is_checkpoint, is_run
@@ -203,7 +204,7 @@ def _tokenizer(source: Source, path: str) -> Any:
             place, revision=_revision(source, place), trust_remote_code=source.settings.trust_remote_code
         )
     if source.settings.chat_template and not source.tokenizer:
-        tokenizer.chat_template = Path(source.settings.chat_template).read_text(encoding="utf-8")
+        tokenizer.chat_template = read_template(source.settings.chat_template)
     return tokenizer
 
 
