@@ -65,6 +65,14 @@ def test_what_is_no_rows_is_refused_with_what_to_give(raw, says):
         given_rows(raw, "train")
 
 
+@pytest.mark.parametrize("form", ["pandas", "numpy", "torch", None])
+def test_a_dataset_gives_its_rows_in_whatever_form_it_is(form):
+    from datasets import Dataset
+
+    raw = Dataset.from_list(ROWS).with_format(form)
+    assert load_prompts(Config(), tiny_tokenizer(), split="train", raw=raw).prompts[0].columns == {"answer": 1}
+
+
 def test_a_stream_of_the_datasets_library_is_refused():
     from datasets import Dataset
 

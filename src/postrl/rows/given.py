@@ -29,7 +29,7 @@ def given_rows(raw: Any, split: str) -> Sequence[Any]:
             else f"a file or hub id is named in GRPOConfig(dataset=[{raw!r:.80}])",
         )
     if rows is None and not isinstance(raw, list | tuple):
-        return raw  # type: ignore[no-any-return]
+        return _unformatted(raw)
     rows = raw if rows is None else rows
     bad = next((i for i, row in enumerate(rows) if fields_of(row) is None), None)
     if bad is not None:
@@ -38,6 +38,13 @@ def given_rows(raw: Any, split: str) -> Sequence[Any]:
             hint="give rows such as {'prompt': ..., 'answer': ...}",
         )
     return [plain_row(row, f"{split}:{i}") for i, row in enumerate(rows)]
+
+
+def _unformatted(raw: Any) -> Sequence[Any]:
+    """A datasets.Dataset that gives rows, and not tables or tensors of them; a transform of the script's own stays."""
+    if type(raw).__module__.partition(".")[0] == "datasets" and raw.format["type"] not in (None, "custom"):
+        raw = raw.with_format(None)
+    return raw  # type: ignore[no-any-return]
 
 
 def _several(raw: Mapping[Any, Any], name: str) -> DataError:
