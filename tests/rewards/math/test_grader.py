@@ -54,9 +54,11 @@ def grader():
 
 
 def question(gold, answer):
-    return {"ask": "equal", "gold": [gold], "answer": [answer], "positive": False}
+    return {"ask": "equal", "gold": gold, "answer": answer}
 
 
+STEP = (r"\lfloor x \rfloor + 1", r"\lfloor x+1 \rfloor")
+"""A pair that only computer algebra proves equal."""
 X, Y, TWO = ["sym", "x"], ["sym", "y"], ["num", "2"]
 EQUAL = question(["+", None, X, X], ["*", None, TWO, X])
 ENDLESS = question(["!", None, ["num", str(10**8)]], X)
@@ -136,14 +138,14 @@ def test_a_timeout_and_a_dead_grader_have_no_value(monkeypatch):
     monkeypatch.setattr(math_package, "_verdicts", math_package._Verdicts())
     for error, status in [(GraderFailure("died"), "infra_error"), (GraderTimeout("slow"), "timeout")]:
         monkeypatch.setattr(math_package, "pool", lambda error=error: Broken(error))
-        assert boxed("x^2-1", "(x-1)(x+1)") == status
-        assert boxed("x^2-1", "(x-2)(x+2)") == "wrong", "decided without computer algebra"
-    assert math_reward([r"\boxed{(x-1)(x+1)}"], ["x^2-1"]) == [Score(None, "timeout")]
+        assert boxed(*STEP) == status
+        assert boxed("x^2-1", "(x-1)(x+1)") == "correct", "decided without computer algebra"
+    assert math_reward([rf"\boxed{{{STEP[1]}}}"], [STEP[0]]) == [Score(None, "timeout")]
 
 
 def test_verdicts_of_many_threads_are_their_own():
-    rows = [(f"x^2-{n * n}", rf"\boxed{{(x-{n})(x+{n})}}", "correct") for n in range(2, 12)]
-    rows += [(f"x^2-{n}", rf"\boxed{{(x-{n})(x+{n})}}", "wrong") for n in range(2, 12)]
+    rows = [(rf"\lfloor x+{n} \rfloor", rf"\boxed{{\lfloor x \rfloor + {n}}}", "correct") for n in range(2, 12)]
+    rows += [(rf"\lfloor x \rfloor + {n}", rf"\boxed{{\lfloor x+{n}.0001 \rfloor}}", "wrong") for n in range(2, 12)]
     found: dict[int, list[str]] = {}
 
     def work(index):
@@ -187,7 +189,7 @@ SCRIPT = """
 import threading, time
 from postrl.rewards.math import pool, verify
 from postrl.rewards.math.grader import Grader
-verify("x^2-1", r"\\boxed{{(x-1)(x+1)}}")
+verify("|x|", r"\\boxed{{\\sqrt{{x^2}}}}")
 grader = pool().graders[0]
 threading.Thread(target=grader._ask, args=({endless},), daemon=True).start()
 time.sleep(0.5)
@@ -235,13 +237,55 @@ def test_a_grader_outlives_the_thread_that_started_it(grader):
 
 
 def test_a_forked_child_starts_its_own_grader():
-    assert boxed("x^2-4", "(x-2)(x+2)") == "correct"
+    assert boxed(r"\lfloor x \rfloor + 4", r"\lfloor x+4 \rfloor") == "correct"
     pid = os.fork()
     if pid == 0:
         try:
-            code = 0 if boxed("x^2-9", "(x-3)(x+3)") == "correct" else 1
+            code = 0 if boxed(r"\lfloor x \rfloor + 9", r"\lfloor x+9 \rfloor") == "correct" else 1
             grader_module.pool().close()
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-    assert boxed("x^2-16", "(x-4)(x+4)") == "correct"
+    assert boxed(r"\lfloor x \rfloor + 16", r"\lfloor x+16 \rfloor") == "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\lim_{n\to\infty} \sum_{k=1}^{n} \frac{1}{k^2+n}", r"\lim_{n\to\infty} \sum_{k=1}^{n} \frac{1}{k^3+n}"),
+        (r"\int \sin^{20}(x) e^{x} dx", r"\int \cos^{20}(x) e^{x} dx"),
+        (r"\sum_{n=1}^{\infty} \frac{1}{n^2+1}", r"\sum_{n=1}^{\infty} \frac{1}{n^2+2}"),
+    ],
+)
+def test_series_and_limits_that_differ_are_told_apart_by_counted_work(grader, gold, answer):
+    for _ in range(2):
+        assert grader.ask({"ask": "latex", "gold": gold, "answer": answer}) is False
+    assert grader.ask(EQUAL) is True
+
+
+def test_a_question_of_too_much_work_is_answered_with_no_and_the_next_one_in_full(grader):
+    heavy = {
+        "ask": "latex",
+        "gold": r"\int \frac{\sin^{9}(x)}{x^5+1} dx",
+        "answer": r"\int \frac{\sin^{9}(x)}{x^5+2} dx",
+    }
+    assert grader.ask(heavy) is False
+    assert grader.ask(EQUAL) is True
+
+
+def test_work_is_counted_and_stops_at_the_same_place_every_time():
+    from postrl.rewards.math.symbolic import TooMuchWork, counted
+
+    def calls(most):
+        made = 0
+
+        def call():
+            nonlocal made
+            made += 1
+
+        with counted(most), pytest.raises(TooMuchWork):
+            while True:
+                call()
+        return made
+
+    assert calls(1000) == calls(1000) < 1001

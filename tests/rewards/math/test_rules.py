@@ -105,6 +105,21 @@ ACCEPTED = {
         (r"2\frac{1}{2}\text{ feet}", r"2.5\text{ ft}"), ("3 1/2 hours", r"3\frac12\text{ hours}"),
         ("3 1/2 hours", r"\frac72"),
     ],
+    "two expressions are equal where they agree to many digits wherever they were evaluated": [
+        (r"\int_0^1 e^{-x^2}dx", r"\int_0^1 e^{-t^2}\,dt"), (r"\int_0^1 x^2 dx", r"\frac13"),
+        (r"\sum_{k=1}^{n} k", r"\frac{n(n+1)}{2}"), (r"\frac{n(n+1)}{2}", r"\sum_{i=1}^n i"),
+        (r"\sum_{n=1}^\infty \frac{1}{n^2}", r"\sum_{k=0}^\infty \frac{1}{(k+1)^2}"), (r"\prod_{k=1}^{n} k", "n!"),
+        (r"2\int_0^1 f(x)dx", r"\int_0^1 2f(x)dx"), (r"\sum_{k=0}^n \binom{n}{k}", "2^n"),
+        ("55", r"\sum_{k=1}^{10} k = 55"), ("6", r"\int_0^1 f(x) dx = 6"),
+        (r"\int_0^\infty e^{-x}\,dx", r"\int_0^\infty e^{-u}\,du"),
+        (r"\sum_{k=1}^{100} \frac1k", r"\sum_{j=1}^{100} \frac{1}{j}"), ("|x|", r"\sqrt{x^2}"),
+        (r"\frac{\pi}{2004!}", r"\frac{\pi}{2004!}"), (r"\frac{2\pi}{2004!}", r"\frac{\pi}{1002 \cdot 2003!}"),
+        (r"2\ln x", r"\ln x^2"), (r"\sqrt{1-x^2}", r"\sqrt{(1-x)(1+x)}"), (r"\arcsin x", r"\frac\pi2-\arccos x"),
+        (r"\sqrt{-1-x^2}", r"i\sqrt{1+x^2}"), ("x<3-a", "x+a<3"), ("2x+3y=5", "4x+6y=10"), ("x^2+y^2=4", "4-x^2=y^2"),
+        (r"\lfloor x \rfloor + 1", r"\lfloor x+1 \rfloor"), ("(x+1)^{100}", "(x+1)^{50}(1+x)^{50}"),
+        ("e^{x^2+y^2}", "e^{x^2}e^{y^2}"), (r"\log_2 8x", r"3+\log_2 x"), ("|x|+|y|=1", "2|x|+2|y|=2"),
+        ("x^{x^{2}}", r"x^{x \cdot x}"),
+    ],
 }  # fmt: skip
 
 REFUSED = {
@@ -172,6 +187,19 @@ REFUSED = {
         (r"\begin{cases}x & x>0\\ -x & x \le 0\end{cases}", r"\begin{cases}x & x>0\\ -x & x < 0\end{cases}"),
         (r"\text{The sum of two odd numbers is always an even number.}", r"\text{the sum of two odd numbers is always an odd number}"),
         ("5", r"41 \Rightarrow 5"), ("5", r"\Rightarrow 6"),
+    ],
+    "two expressions are equal where they agree to many digits wherever they were evaluated": [
+        (r"\int_0^1 e^{-x^2}dx", r"\int_0^1 e^{-t^3}\,dt"), (r"\sum_{k=1}^{n} k", r"\frac{n(n-1)}{2}"),
+        (r"\sum_{n=1}^\infty \frac{1}{n^2}", r"\sum_{k=1}^\infty \frac{1}{k^3}"),
+        (r"\sum_{n=1}^\infty \frac{1}{n^2}", r"\sum_{n=1}^\infty \frac{1}{n^2+1}"), ("55", r"\sum_{k=1}^{10} k = 56"),
+        ("55", r"\sum_{k=1}^{n} k = 55"), ("55", r"\sum_{k=1}^{10} k"), (r"\prod_{k=1}^n k", "(n+1)!"),
+        (r"\sum_{k=1}^{100} \frac1k", r"\sum_{k=1}^{99} \frac1k"), ("|x-5|", "5-x"),
+        (r"\lfloor x \rfloor", r"\lfloor x+0.0001 \rfloor"), ("|x-1000|", "1000-x"), ("x<3-a", "x+a>3"),
+        ("2x+3y=5", "4x+6y=11"), ("x", "x+10^{-20}"), (r"\int_0^1 x^2 dx", r"\frac14"),
+        (r"\sum_{n=1}^{\infty} \frac{1}{n^s}", r"\sum_{n=1}^{\infty} \frac{1}{n^{s+1}}"),
+        (r"\sum_{n=1}^{\infty}\sum_{m=1}^\infty \frac{1}{nm(n+m)}", r"\sum_{n=1}^{\infty}\sum_{m=1}^\infty \frac{1}{nm(n+m+1)}"),
+        (r"\sin(x)^{50}", r"\cos(x)^{50}"), (r"\sqrt{x^2-10x+25}", "x-5"), ("x^2+y^2=4", "x^2+y^2=5"),
+        ("e^{x}", "e^{x+0.000000000001}"), ("x!", "x!+10^{-30}"),
     ],
 }  # fmt: skip
 

@@ -59,7 +59,7 @@ def math_reward(
 
     Returns:
         correct (1), wrong (0), no_answer (0), and without a value: gold_unscorable, timeout (computer algebra took
-        longer than 5 s), infra_error (its process died twice).
+        longer than 2 s of processor time), infra_error (its process died twice).
     """
     return [
         verify(gold, completion, anchored=anchored, allow_unevaluated=allow_unevaluated, reasoning=reasoning)

@@ -2,8 +2,8 @@
 
     caller --pipe--> zygote --pipe--> child
 
-A question gets its seconds from the moment the child starts on it; then the child is killed, and the next one is
-forked from the warm zygote in milliseconds. Both end with this process, however that ends (see `zygote`).
+A question gets its seconds of processor time; then the child is killed, and the next one is forked from the warm zygote
+in milliseconds. Both end with this process, however that ends (see `zygote`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from postrl.host.python import child_environment, python
 from postrl.rewards import frames
 from postrl.rewards.lifetime import kill_group
 
-SECONDS = 5.0
-"""Wall time of one question."""
+SECONDS = 2.0
+"""Processor time of one question. The work that decides is counted (`symbolic.MOST_CALLS`); this only ends what a count
+cannot see, such as one operation with enormous numbers."""
+WALL_FACTOR = 20
+"""How much longer than its processor time a question may take on a busy machine."""
 START_SECONDS = 120.0
 """For the zygote's imports on a loaded machine."""
 GRACE_SECONDS = 20.0
-"""What a reply may take longer: killing a child, forking the next, a loaded machine."""
+"""What a reply may take longer than a question: killing a child, forking the next, a loaded machine."""
 WAIT_SECONDS = 120.0
 """For a free grader."""
 
@@ -45,7 +48,7 @@ class Grader:
     """The caller's side of one zygote, started when first needed and again after its death. One question at a time.
 
     Args:
-        seconds: wall time of one question, from the start of work on it.
+        seconds: processor time of one question.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
@@ -67,12 +70,16 @@ class Grader:
 
     def _ask(self, question: dict[str, Any]) -> bool:
         self.start()
-        reply = self._exchange(question, self.seconds + GRACE_SECONDS)
+        reply = self._exchange(question, self._times()[1] + GRACE_SECONDS)
         if "equal" in reply:
             return bool(reply["equal"])
         if reply.get("problem") == "timeout":
-            raise GraderTimeout(f"computer algebra took longer than {self.seconds:g} s")
+            raise GraderTimeout(f"computer algebra took longer than {self.seconds:g} s of processor time")
         raise GraderFailure(str(reply.get("problem")))
+
+    def _times(self) -> tuple[float, float]:
+        """Processor time and wall time of one question."""
+        return self.seconds, WALL_FACTOR * self.seconds
 
     def start(self) -> None:
         """Start the zygote and wait until it is warm, if none is running. Raises GraderFailure."""
@@ -92,7 +99,7 @@ class Grader:
         }
         try:
             self._process = subprocess.Popen(
-                [*command, str(for_zygote), str(from_zygote), str(os.getpid()), str(self.seconds)],
+                [*command, str(for_zygote), str(from_zygote), str(os.getpid()), *map(str, self._times())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(for_zygote, from_zygote),

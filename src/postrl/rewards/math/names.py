@@ -14,13 +14,14 @@ from collections.abc import Iterator, Set
 from fractions import Fraction
 from itertools import permutations
 
-from postrl.rewards.math.tree import Node
+from postrl.rewards.math.tree import BINDING, Node
 from postrl.rewards.math.values import CONSTANTS, exact, symbols
 from postrl.rewards.math.words import NO_LABEL
 
 _FUNCTION_NAMES = frozenset("fghpqrstuvFGHPQSTVELMRXWCDNA")
 LABEL_FUNCTIONS = frozenset({r"\det", r"\Pr", r"\dim", r"\deg", r"\ker", r"\bbE", r"\bbP"})
 """Commands that name something, without a value of their own."""
+_UNKNOWN_FUNCTIONS = frozenset("fgh")
 _ANGLES = frozenset({"sin", "cos", "tan", "cot", "sec", "csc"})
 _THINGS = frozenset("zw")
 """Letters of complex numbers: |z| is asked for more often than solved."""
@@ -39,8 +40,8 @@ def name_of(node: Node) -> Node | None:
         return _applied(*node.args, brackets=node.text == "(") or _segment(node)
     if node.kind == "call":
         return _called(node)
-    if node.kind == "/" and _is_derivative(node):
-        return Node("label", value="derivative")
+    if (node.kind == "/" and _is_derivative(node)) or (node.kind in BINDING and symbols(node) <= _UNKNOWN_FUNCTIONS):
+        return Node("label", value=node.kind if node.kind in BINDING else "derivative")
     if node.kind in ("tuple", "ratio", "/"):
         names = [name_of(arg) for arg in node.args]
         return None if None in names else Node(node.kind, tuple(name for name in names if name is not None))

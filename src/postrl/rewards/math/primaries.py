@@ -12,6 +12,7 @@ from postrl.rewards.math.words import CONDITIONAL, NUMBERS, PARTS, PHRASES, SCAL
 _HALF_OPEN = {"(": ")]", "[": ")]"}
 _ROUNDED = {r"\lfloor": (r"\rfloor", "floor"), r"\lceil": (r"\rceil", "ceil")}
 _DECORATIONS = names(r"\vec \hat \overline \bar \tilde \overrightarrow \widehat \overparen \overset")
+_BIG = {r"\sum": "sum", r"\prod": "prod", r"\int": "int"}
 _COMMUTATIVE = names("max min gcd lcm")
 _PREFIXES = names(r"\angle \triangle \measuredangle")
 _CONSTANTS = {r"\infty": "inf", r"\ldots": "dots", r"\emptyset": "empty"}
@@ -182,6 +183,8 @@ class Primaries(Cursor):
             return Node("call", (self.argument(), self.argument()), "binom")
         if name == r"\matrix":
             return self.matrix()
+        if name in _BIG:
+            return self.big_operator(_BIG[name])
         if name == r"\cases":
             return self.cases()
         if name in _ROUNDED:
@@ -265,6 +268,44 @@ class Primaries(Cursor):
         self.take(r"\endmatrix")
         rows += [Node("list", tuple(row))] if row else []
         return self.shallower(Node("matrix", tuple(rows)))
+
+    def big_operator(self, kind: str) -> Node:
+        """\\sum_{k=1}^{n} k^2, \\int_0^1 f(x) dx. Without both limits it is not read."""
+        self.deeper()
+        if not self.found("_"):
+            raise NotMath
+        if kind == "int":
+            low = self.argument()
+        else:
+            self.take("{")
+            variable = self.variable()
+            self.take("=")
+            low = self.sum()
+            self.take("}")
+        self.take("^")
+        high = self.negative_argument()
+        if kind != "int":
+            return self.shallower(Node(kind, (variable, low, high, self.product())))
+        self.integrals += 1
+        body = Node("num", value=Fraction(1), text="1") if self.at_differential() else self.sum()
+        if not self.at_differential():
+            raise NotMath
+        self.integrals -= 1
+        self.take("d")
+        return self.shallower(Node(kind, (self.variable(), low, high, body)))
+
+    def negative_argument(self) -> Node:
+        """+\\infty, -1, or an argument."""
+        sign = self.found("+", "-")
+        return Node("neg", (self.argument(),)) if sign == "-" else self.argument()
+
+    def variable(self) -> Node:
+        if self.kind() != "sym" and self.peek() not in LETTERS:
+            raise NotMath
+        return self.subscripted(self.take())
+
+    def at_differential(self) -> bool:
+        return self.integrals > 0 and self.peek() == "d" and (self.kind(1) == "sym" or self.peek(1) in LETTERS)
 
     def cases(self) -> Node:
         """Values with their conditions, or the equations of a system as a list."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from postrl.rewards.math.guards import guarded
+from postrl.rewards.math.points import approximate
 from postrl.rewards.math.tree import Node
 from postrl.rewards.math.units import AMBIGUOUS, LETTERS, Unit, read_unit
-from postrl.rewards.math.values import approximate, contains, digits_of, exact, guarded, plain, symbols
+from postrl.rewards.math.values import contains, digits_of, exact, plain, symbols
 from postrl.rewards.math.words import GENERIC, names
 
 FEWEST_DIGITS = 6

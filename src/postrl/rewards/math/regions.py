@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+from postrl.rewards.math.points import approximate
 from postrl.rewards.math.tree import Node
-from postrl.rewards.math.values import approximate
 
 INFINITY = Node("inf")
 MINUS_INFINITY = Node("neg", (INFINITY,))

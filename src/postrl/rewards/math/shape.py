@@ -16,6 +16,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from postrl.rewards.math.names import name_of
+from postrl.rewards.math.points import approximate, compare_at_points
 from postrl.rewards.math.regions import (
     INFINITY,
     LINE,
@@ -29,7 +30,7 @@ from postrl.rewards.math.regions import (
 from postrl.rewards.math.sequences import without_dots
 from postrl.rewards.math.tree import Node
 from postrl.rewards.math.units import Unit, read_unit
-from postrl.rewards.math.values import approximate, compare_at_points, contains, digits_of, exact, symbols
+from postrl.rewards.math.values import contains, digits_of, exact, symbols
 from postrl.rewards.math.vectors import multiplied_out
 
 FALSE = Node("false")
@@ -199,7 +200,7 @@ def _may_be_equal(left: Node, right: Node) -> bool:
     values = exact(left), exact(right)
     if None not in values:
         return values[0] == values[1]
-    return compare_at_points(left, right)[0] == "agree"
+    return compare_at_points(left, right) == "agree"
 
 
 # -- regions of the real line ------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """From the small notation of `normalise` to a tree: the one parser for golds and answers.
 
 It reads all of a text or nothing, builds plain data and computes nothing, so that it is safe on any text. What it
-does not know (integrals, sums, limits) it refuses with NotMath.
+does not know (limits, integrals without bounds) it refuses with NotMath.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class _Parser(Primaries):
             return text in ("(", "[", "{") or text in CURRENCIES or (text == "|" and not self.bars)
         if kind == "command":
             return text not in _STARTS_NO_FACTOR
-        return kind in ("num", "repeat", "sym")
+        return kind in ("num", "repeat", "digits", "sym") and not self.at_differential()
 
     def at_function(self) -> bool:
         return self.kind() == "command" and self.peek()[1:] in FUNCTIONS

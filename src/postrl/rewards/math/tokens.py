@@ -103,6 +103,8 @@ class Cursor:
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens, self.place, self.depth = tokens, 0, 0
+        self.integrals = 0
+        """Integrals of which the differential is still to come."""
         self.bars = 0
         """Open `|` and set braces, in which a `|` is not the start of an absolute value."""
 

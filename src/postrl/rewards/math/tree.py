@@ -19,6 +19,7 @@ such                -                          variable, condition
 relation            operators                  sides             a < x <= b
 ratio               -                          parts             1:2:3
 matrix              -                          rows, each a list
+sum, prod, int      -                          variable, low, high, body
 cases               -                          pairs of a value and a condition: tuples with the brackets "cases"
 label               its text                   -                 a left side that is not in the grammar
 mod                 -                          number, modulus
@@ -35,6 +36,8 @@ from postrl.rewards.math.words import PARTS, POWERS, SCALES
 
 LARGEST_EXPONENT = 10_000
 """Of a number written as 1e5."""
+BINDING = frozenset({"sum", "prod", "int"})
+"""Kinds of nodes with a variable of their own."""
 CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}", r"\langle": r"\rangle"}
 
 

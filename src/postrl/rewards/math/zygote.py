@@ -1,6 +1,9 @@
 """The process that runs computer algebra: a warm zygote that forks the child which computes.
 
-    python -m postrl.rewards.math.zygote REQUEST_FD REPLY_FD CALLER_PID SECONDS      (started by `grader.Grader`)
+    python -m postrl.rewards.math.zygote REQUEST_FD REPLY_FD CALLER_PID SECONDS WALL      (started by `grader.Grader`)
+
+SECONDS are of processor time, so that a busy machine changes nothing: the child's own timer kills it. WALL bounds the
+wait for it.
 
 The zygote imports and warms everything once and never computes, so that it can always kill the child and fork the next
 one in milliseconds. Nothing is left behind: the zygote looks four times a second whether its caller lives, and the
@@ -30,7 +33,7 @@ MOST_QUESTIONS = 1000
 
 def main() -> None:
     requests, replies, caller = (int(argument) for argument in sys.argv[1:4])
-    seconds = float(sys.argv[4])
+    seconds, wall = float(sys.argv[4]), float(sys.argv[5])
     _watch(caller)
     for fd in (requests, replies):
         os.set_inheritable(fd, False)
@@ -42,7 +45,7 @@ def main() -> None:
         _send(replies, {"problem": f"{type(error).__name__}: {error}"})
         return
     _send(replies, {"ready": True})
-    child = _Child(seconds)
+    child = _Child(seconds, wall)
     with contextlib.suppress(EOFError):
         while True:
             _send(replies, child.ask(frames.receive(requests)))
@@ -64,10 +67,12 @@ def _watch(caller: int) -> None:
 class _Child:
     """The zygote's side of the process that computes."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, wall: float) -> None:
+        self.seconds, self.wall = seconds, wall
         self.pid = 0
         self.ended = True
+        self.out_of_time = False
+        """Whether it was its timer that ended it."""
         self.questions = self.answers = -1
         self.asked = 0
 
@@ -77,7 +82,7 @@ class _Child:
         if self.ended:
             self._fork()
         self.asked += 1
-        deadline = time.monotonic() + self.seconds
+        deadline = time.monotonic() + self.wall
         try:
             frames.send(self.questions, question, deadline, self._alive)
             reply = json.loads(frames.receive(self.answers, deadline, self._alive, frames.LARGEST_REPLY))
@@ -87,12 +92,18 @@ class _Child:
             return {"problem": "timeout"}
         except (EOFError, ValueError):
             self._end()
-            return {"problem": "the process that computes died"}
+            return {"problem": "timeout" if self.out_of_time else "the process that computes died"}
 
     def _alive(self) -> bool:
         if not self.ended:
-            self.ended = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+            self._reap(os.WNOHANG)
         return not self.ended
+
+    def _reap(self, options: int = 0) -> None:
+        pid, status = os.waitpid(self.pid, options)
+        if pid:
+            self.ended = True
+            self.out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
 
     def _fork(self) -> None:
         for_child, self.questions = os.pipe()
@@ -102,7 +113,7 @@ class _Child:
             try:
                 os.close(self.questions)
                 os.close(self.answers)
-                _compute(for_child, from_child)
+                _compute(for_child, from_child, self.seconds)
             finally:
                 os._exit(1)
         self.ended, self.asked = False, 0
@@ -113,13 +124,12 @@ class _Child:
     def _end(self) -> None:
         if not self.ended:
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-            self.ended = True
+            self._reap()
         os.close(self.questions)
         os.close(self.answers)
 
 
-def _compute(questions: int, answers: int) -> None:
+def _compute(questions: int, answers: int, seconds: float) -> None:
     """The child: answers until it is killed."""
     from postrl.rewards.math import symbolic
 
@@ -128,8 +138,12 @@ def _compute(questions: int, answers: int) -> None:
     _limit_memory()
     while True:
         question = json.loads(frames.receive(questions))
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             reply: dict[str, Any] = {"equal": symbolic.answer(question)}
+        except symbolic.TooMuchWork:  # sympy's caches may be half written: the next question goes to a new child
+            _send(answers, {"equal": False})
+            return
         except MemoryError:
             reply = {"problem": "out of memory"}
         except Exception:  # sympy raises anything on what it cannot compare: then they are not equal
