@@ -366,29 +366,12 @@ def _empty(value: Any) -> bool:
 
 
 def _tokenize(prompts: Sequence[Prompt], tokenizer: Any) -> None:
-    """Fill in the token ids.
-
-    Raises:
-        DataError: a prompt that ends with the end of a text, so that there is nothing to go on with.
-    """
+    """Fill in the token ids."""
     for plain in (True, False):
         group = [prompt for prompt in prompts if (prompt.messages is None) == plain]
         ids = encode_prompts(tokenizer, [prompt.text for prompt in group], templated=not plain)
         for prompt, token_ids in zip(group, ids, strict=True):
             prompt.token_ids = token_ids
-    end = getattr(tokenizer, "eos_token", None)
-    ended = next((p for p in prompts if end and p.messages is None and _ends(p.text, end)), None)
-    if ended:
-        raise DataError(
-            f"{ended.prompt_id}: the prompt ends with {end}, the end of a text or a turn: the model would be asked to go on after it",
-            hint="render rows with apply_chat_template(..., add_generation_prompt=True), or take the token off",
-        )
-
-
-def _ends(text: str, end: str) -> bool:
-    """Whether a text ends with this token and has something before it."""
-    head = text.rstrip().removesuffix(end)
-    return len(head) < len(text.rstrip()) and bool(head.replace(end, "").strip())
 
 
 # -- several data sets -----------------------------------------------------------------------------------------------

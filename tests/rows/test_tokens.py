@@ -83,11 +83,15 @@ def test_a_text_that_ends_with_the_end_is_refused_with_its_row(text):
     assert "add_generation_prompt" in (caught.value.hint or "")
 
 
-def test_a_turn_that_was_rendered_without_the_next_one_is_refused():
-    rendered = tiny_tokenizer().apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
+@pytest.mark.parametrize("eos", [TURN_END, PAD])
+def test_a_turn_that_was_rendered_without_the_next_one_is_refused(eos):
+    """Also where the eos token, as that of a base model, is another than the one that ends a turn."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = eos
+    rendered = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
     assert rendered.rstrip().endswith(TURN_END)
     with pytest.raises(DataError, match=re.escape("train:0: the prompt ends with <|im_end|>")):
-        load_prompts(GRPOConfig(), tiny_tokenizer(), split="train", raw=[{"prompt": rendered}])
+        load_prompts(GRPOConfig(), tokenizer, split="train", raw=[{"prompt": rendered}])
 
 
 def test_a_text_to_be_read_whole_begins_and_ends_once():

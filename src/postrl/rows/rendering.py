@@ -23,6 +23,8 @@ ROLES = {"system", "developer", "user", "assistant", "tool", "function", "ipytho
 """Roles that chat templates know."""
 TAKEN = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "chat_template", "tools"}
 """Arguments of a chat template that rows do not set."""
+PROBE = "zqquestionzq"
+"""What a user says to find out what a chat template writes around it."""
 TEXT_PROMPTS = (
     "the prompts are text, and the model has a chat template: they are given as they are, without it. --chat makes each a "
     "user message; --no-chat: so it is meant"
@@ -51,13 +53,14 @@ class Rendering:
             prompt: a plain value; row: the other columns.
 
         Raises:
-            DataError: neither text nor messages, or messages that the template refuses.
+            DataError: neither text nor messages, a text that has ended, or messages that the template refuses.
         """
         self.count += 1
         messages = self._messages(row_id, prompt)
         if messages is None:
             text = self.template.replace("{prompt}", prompt) if self.template else str(prompt)
             if not self._as_message(row_id, text):
+                self._check_end(row_id, text)
                 self._remark_on_text(text, row)
                 return None, text
             messages = [{"role": "user", "content": text}]
@@ -98,19 +101,38 @@ class Rendering:
     @cached_property
     def marks(self) -> tuple[str, ...]:
         """What the chat template writes around the turns of a conversation: special tokens, else what opens a turn."""
-        probe = "a question"
-        try:
-            messages = [{"role": "user", "content": probe}]
-            text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception:  # no template, or one that wants other messages
-            return ()
+        text = self._probe(opened=True)
         ends = {self.tokenizer.bos_token, self.tokenizer.eos_token} - {None}
         special = [token for token in self.tokenizer.all_special_tokens if token in text]
         within = tuple(token for token in special if token not in ends or text.count(token) > 1)
-        opening = text.partition(probe)[0]
+        opening = text.partition(PROBE)[0]
         for token in ends:
             opening = opening.rpartition(token)[2]
         return within or ((opening.strip(),) if len(opening.strip()) > 2 else ())
+
+    @cached_property
+    def ends(self) -> tuple[str, ...]:
+        """What a text prompt does not end with: the end of a text, and that of a turn where the template opens the next."""
+        closed, opened = self._probe(opened=False), self._probe(opened=True)
+        turn = closed.rpartition(PROBE)[2].strip() if opened != closed and opened.startswith(closed) else ""
+        return tuple(end for end in dict.fromkeys((self.tokenizer.eos_token, turn)) if end)
+
+    def _probe(self, *, opened: bool) -> str:
+        """A user's message in the chat template, and the assistant's turn `opened` after it; "" where it is refused."""
+        messages = [{"role": "user", "content": PROBE}]
+        try:
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opened))
+        except Exception:  # no template, or one that wants other messages
+            return ""
+
+    def _check_end(self, row_id: str, text: str) -> None:
+        said = text.rstrip()
+        end = next((end for end in self.ends if said.endswith(end) and said.replace(end, "").strip()), None)
+        if end and (end == self.tokenizer.eos_token or self.rendered(text)):
+            raise DataError(
+                f"{row_id}: the prompt ends with {end}, the end of a text or a turn: the model would be asked to go on after it",
+                hint="render rows with apply_chat_template(..., add_generation_prompt=True), or take it off",
+            )
 
     def _remark_on_text(self, text: str, row: Mapping[str, Any]) -> None:
         if not getattr(self.tokenizer, "chat_template", None) or self.template is not None:
