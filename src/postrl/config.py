@@ -408,7 +408,12 @@ class GRPOConfig:
     run_name: str | None = setting(None, RUN, "Name of the run; default: model, data set and time.")
     max_steps: int = setting(-1, RUN, "Steps to train; -1: as many as num_train_epochs needs.")
     num_train_epochs: float = setting(1.0, RUN, "Passes over the prompts when max_steps is -1.")
-    save_steps: int = setting(100, RUN, "Steps between checkpoints; 0: only at the end and on Ctrl-C.")
+    save_steps: int = setting(100, RUN, "Steps between checkpoints; 0: only at the end and when it is stopped.")
+    on_hangup: Literal["save", "continue"] = setting(
+        "save",
+        RUN,
+        "What a closed terminal (SIGHUP) means: save: finish the step, save and stop; continue: go on without it.",
+    )
     save_total_limit: int | None = setting(2, RUN, "Checkpoints to keep, the newest ones.")
     eval_steps: int = setting(
         0, RUN, "Steps between evaluations; 0: only before and after training, and only with an evaluation set."

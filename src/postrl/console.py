@@ -7,9 +7,11 @@ is left; piped, quiet lines without either. `NO_COLOR` is respected (by rich).
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from contextlib import suppress
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -21,11 +23,53 @@ _PIPED_WIDTH = 10_000
 
 
 def make_console(file: IO[str] | None = None) -> Console:
-    """A console on `file` (default: stderr, looked up at each write) without markup or number highlighting."""
-    console = Console(file=file, stderr=file is None, highlight=False, markup=False, soft_wrap=True)
+    """A console on `file` (default: stderr, looked up at each write) without markup or number highlighting.
+
+    What cannot be written any more, to a closed terminal or a pipe whose reader has gone, is lost, and ends no run.
+    """
+    console = Console(file=cast(IO[str], Enduring(file)), highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
     return console
+
+
+class Enduring:
+    """A text stream that does not fail: that of `file`, or of whatever `sys.stderr` is at the time."""
+
+    def __init__(self, file: IO[str] | None) -> None:
+        self._file = file
+
+    def _stream(self) -> Any:
+        stream = self._file or sys.stderr
+        return getattr(stream, "rich_proxied_file", stream)  # rich puts a proxy of its own there while it draws a bar
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # ValueError: it is closed
+            self._stream().write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream().flush()
+
+    def isatty(self) -> bool:
+        with suppress(OSError, ValueError):
+            return bool(self._stream().isatty())
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream(), name)
+
+
+def let_go() -> None:
+    """At the end of a program: what its streams still hold is written, or lost where nobody reads it any more."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):  # so that Python, which flushes too, does not fail
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
 
 
 _console: Console | None = None

@@ -14,6 +14,11 @@ PostrlError                 anything postrl itself can explain; exit code 1
 
 from __future__ import annotations
 
+import linecache
+import os
+import sysconfig
+from traceback import walk_tb
+from types import TracebackType
 from typing import Any
 
 
@@ -84,6 +89,43 @@ def error_to_wire(error: BaseException) -> dict[str, Any]:
             "exit_code": error.exit_code,
         }
     return {"kind": type(error).__name__, "message": f"{type(error).__name__}: {error}", "hint": "", "exit_code": 1}
+
+
+def origin_of(error: BaseException) -> dict[str, str]:
+    """Whose code an error comes from, as plain data: `of` is "yours" (a reward, callback, algorithm or model of the user),
+    "torch", "memory", "ranks" (the connection to the other ranks) or "postrl"; `at` is the deepest line that is no
+    library's."""
+    frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in _walk(error.__traceback__)]
+    own = [(whose, *frame) for frame in frames if (whose := whose_file(frame[0])) in ("yours", "postrl")]
+    whose, at = "postrl", ""
+    if own:
+        whose, path, line, function = own[-1]
+        at = f"{path}:{line}, in {function}"
+        if code := linecache.getline(path, line).strip():
+            at += f": {code}"
+    deepest = frames[-1][0] if frames else ""
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+        whose = "memory"
+    elif f"{os.sep}torch{os.sep}distributed{os.sep}" in deepest:
+        whose = "ranks"
+    elif whose == "postrl" and (
+        type(error).__module__.startswith("torch") or f"{os.sep}site-packages{os.sep}torch{os.sep}" in deepest
+    ):
+        whose = "torch"
+    return {"of": whose, "at": at}
+
+
+def whose_file(path: str) -> str:
+    """Whose a source file is: "postrl", "library" (Python's own or installed) or "yours"."""
+    if path.startswith(os.path.dirname(os.path.abspath(__file__)) + os.sep):
+        return "postrl"
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    is_library = path.startswith("<") or any(path.startswith(folder + os.sep) for folder in installed)
+    return "library" if is_library or f"{os.sep}site-packages{os.sep}" in path else "yours"
+
+
+def _walk(trace: TracebackType | None) -> list[Any]:
+    return list(walk_tb(trace))
 
 
 def error_from_wire(data: dict[str, Any]) -> PostrlError:

@@ -56,7 +56,8 @@ class Reporter:
     def end(self) -> None:
         """Training ended, at its last step or where a stop was asked for."""
         if self.session.ranks.is_main:
-            self.session.folder.take_stop()
+            if why := self.session.folder.take_stop():
+                self.session.folder.note(f"stopped after this step: {why}")
             self.callbacks.on_train_end()
 
     def step_ended(self, step: int) -> None:

@@ -9,8 +9,10 @@ import errno
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,11 +25,11 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.config_paths import same
 from postrl.data_presets import dataset_names
-from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
+from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire, origin_of
 
 MAY_CHANGE_ON_RESUME = frozenset(
     {
-        "output_dir", "run_name", "max_steps", "num_train_epochs", "save_steps", "save_total_limit", "eval_steps",
+        "output_dir", "run_name", "max_steps", "num_train_epochs", "save_steps", "on_hangup", "save_total_limit", "eval_steps",
         "eval_dataset", "eval_prompts", "logging_steps", "resume", "report_to", "push_to_hub", "debug", "engine",
         "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "vllm_arg",
         "server_start_timeout", "server_frozen_timeout", "server_restarts", "worker_restarts", "request_timeout",
@@ -39,6 +41,9 @@ MAY_CHANGE_ON_RESUME = frozenset(
 )  # fmt: skip
 """Settings that a resumed run may have otherwise than the run it continues."""
 
+_LOST = re.compile(
+    r"(?i)connection (closed|reset|refused|aborted)|closed by (the )?peer|reset by peer|broken pipe|remote process exited"
+)
 LEFT_BY_A_FAILED_START = {"config.yaml", "accelerate.yaml", "logs", "weights", "stop"}
 """What a run that never trained leaves behind: it may be started again in the same folder."""
 
@@ -220,16 +225,25 @@ class RunFolder:
 
     # -- asking a run to stop ------------------------------------------------------------------------------------------
 
-    def request_stop(self) -> None:
-        """Ask the learner to finish its step, save and stop; `touch RUN/stop` does the same."""
-        (self.path / "stop").touch()
+    def request_stop(self, why: str = "") -> None:
+        """Ask the learner to finish its step, save and stop; `touch RUN/stop` does the same.
+
+        Args:
+            why: what the person at the terminal does not know yet; see `take_stop`.
+        """
+        with suppress(OSError):  # the folder may have become unwritable: this is called from signal handlers
+            (self.path / "stop").write_text(why, encoding="utf-8")
 
     def stop_requested(self) -> bool:
         return (self.path / "stop").exists()
 
-    def take_stop(self) -> None:
-        """The request was heard, or is an old one."""
-        (self.path / "stop").unlink(missing_ok=True)
+    def take_stop(self) -> str:
+        """The request was heard, or is an old one. Returns the reason that was given with it."""
+        why = ""
+        with suppress(OSError):
+            why = (self.path / "stop").read_text(encoding="utf-8", errors="replace").strip()
+            (self.path / "stop").unlink()
+        return why
 
     # -- how far it is -------------------------------------------------------------------------------------------------
 
@@ -250,16 +264,11 @@ class RunFolder:
     # -- errors and notes of children ----------------------------------------------------------------------------------
 
     def save_error(self, child: str, error: dict[str, Any]) -> None:
-        """What a child failed with, for the launcher to show. When several ranks fail, the first that can say why stays:
-        the others have only lost the connection to it."""
-        path = self.logs / f"{child}.error.json"
-        before = _read_json(path)
-        if before is not None and (_says_why(before) or not _says_why(error)):
-            return
+        """What a child, or one of its ranks, failed with, for the launcher to show."""
         self.logs.mkdir(parents=True, exist_ok=True)
         temporary = self.logs / f".{child}.error.{os.getpid()}"
         temporary.write_text(json.dumps(error), encoding="utf-8")
-        os.replace(temporary, path)
+        os.replace(temporary, self.logs / f"{child}.{time.time_ns()}-{os.getpid()}.error.json")
 
     @contextmanager
     def reporting_errors(self, child: str) -> Iterator[None]:
@@ -270,14 +279,19 @@ class RunFolder:
             trace = traceback.format_exc()
             with suppress(OSError):  # the disk may be what is wrong
                 sys.stderr.write(trace)
-                self.save_error(child, {**error_to_wire(error), "traceback": trace})
+                told = {"traceback": trace, "origin": origin_of(error), "rank": os.environ.get("RANK")}
+                told["ranks"] = os.environ.get("WORLD_SIZE")
+                self.save_error(child, {**error_to_wire(error), **told})
             raise
 
     def take_error(self, child: str) -> dict[str, Any] | None:
-        path = self.logs / f"{child}.error.json"
-        error = _read_json(path)
-        path.unlink(missing_ok=True)
-        return error
+        """What it left. When several ranks failed, the first that can say why is heard: the others have only lost the
+        connection to it."""
+        paths = sorted(self.logs.glob(f"{child}.*.error.json"))
+        errors = [error for path in paths if (error := _read_json(path)) is not None]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return min(errors, key=lambda error: (is_consequence(error), not _says_why(error)), default=None)
 
     def note(self, text: str) -> None:
         """A line for the person at the terminal, whoever runs it."""
@@ -291,6 +305,16 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def is_consequence(error: dict[str, Any]) -> bool:
+    """Whether a rank only lost the connection to another one."""
+    of = (error.get("origin") or {}).get("of")
+    return not _says_why(error) and (of == "ranks" or (of != "yours" and lost_connection(error)))
+
+
+def lost_connection(error: dict[str, Any]) -> bool:
+    return _LOST.search(str(error.get("message"))) is not None
 
 
 def _says_why(error: dict[str, Any]) -> bool:

@@ -34,7 +34,7 @@ from postrl.connections import Connections
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
 from postrl.launch.model import with_adapter
 from postrl.launch.owner import unnamed, writing_as_rank
-from postrl.launch.script import finishing_on_ctrl_c, script_connections, telling, with_shared_folder
+from postrl.launch.script import ending_the_script, script_connections, stop_of, telling, with_shared_folder
 from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
 from postrl.learning.optimizing import UpdateReport
@@ -139,7 +139,8 @@ class GRPOTrainer:
         Raises:
             UsageError: there is no run to continue in output_dir, or one goes on there.
             PostrlError: whatever keeps the run from going on, with a hint; checkpoints written before are intact.
-            KeyboardInterrupt: Ctrl-C: at once for the second, with everything saved for the first.
+            KeyboardInterrupt: a signal: Ctrl-C, or one of those that schedulers send (docs/failures.md). With everything
+                saved for the first; a second SIGINT or SIGTERM stops at once. Handlers of yours stay in place.
         """
         with self.training(resume_from_checkpoint):
             self.sync_weights()  # the samplers start from our weights
@@ -301,13 +302,19 @@ class GRPOTrainer:
 
     @contextmanager
     def training(self, resume_from: bool | str | Path | None) -> Iterator[None]:
-        """A run that shows its steps and finishes the current one on Ctrl-C; under the launcher it does both."""
+        """A run that shows its steps (the launcher does for its own), and finishes the current one when told to stop."""
         by_script = self.connections is None
         self._take_own_folder(resume_from)
-        with telling(self.args) if by_script else nullcontext(), self.opened(resume_from), ExitStack() as around:
+        with (
+            telling(self.args) if by_script else nullcontext(),
+            stop_of(self.args, by_script) as stop,
+            self.opened(resume_from),
+            ExitStack() as around,
+        ):
             if by_script:
-                around.enter_context(finishing_on_ctrl_c(self.opened_session.folder))
+                around.enter_context(ending_the_script(stop, self.opened_session.ranks))
                 around.enter_context(self.reporter.at_terminal())
+            stop.training = True
             yield
 
     @contextmanager

@@ -19,6 +19,7 @@ import pytest
 
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Command, Finished, Run, Workplace, wait_for
 from postrl.errors import PostrlError
+from postrl.launch.ports import LOOPBACK
 from postrl.servers import VLLMServer
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
@@ -116,8 +117,17 @@ def halved(place: Workplace, rows: None) -> tuple[Finished, list[int]]:
 
 @pytest.fixture(scope="module")
 def rescued(place: Workplace, halved: Any) -> Finished:
-    """The same run, continued to its end with one server."""
-    with started(place, "--config", "halved/config.yaml", "--resume", "--num-servers", "1") as command:
+    """The same run, continued to its end with one server, and without its terminal: all its processes, the server's among
+    them, get SIGHUP in the middle of a step."""
+    flags = ("--config", "halved/config.yaml", "--resume", "--num-servers", "1", "--on-hangup", "continue")
+    with started(place, *flags) as command:
+        goes_on(command, place.run("halved"), steps=1)
+        wait_for("requests to run", lambda: command.ended() or any(map(generates, command.named(API_SERVER))))
+        everyone = [command.process, *command.descendants()]
+        assert all(c.laddr.ip == LOOPBACK for p in everyone for c in p.net_connections() if c.status == "LISTEN")
+        for process in everyone:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGHUP)
         return command.wait(PATIENCE)
 
 
@@ -136,6 +146,11 @@ def test_a_run_that_lost_its_last_server_saves_and_says_why_it_ends(halved: Any,
     assert place.run("halved").checkpoints() == [f"step_{last:06d}"]
     again = f"postrl grpo --config {place.folder}/halved/config.yaml --resume"
     assert f"continue from step_{last:06d} with: {again}" in finished.err
+
+
+def test_a_run_goes_on_without_its_terminal_and_its_server_does_not_fall(rescued: Finished) -> None:
+    assert rescued.err.count("SIGHUP: the terminal is gone, and the run goes on") == 1
+    assert "it is started again" not in rescued.err
 
 
 def test_the_rescued_run_has_trained_every_prompt_of_the_epoch_once(rescued: Finished, place: Workplace) -> None:

@@ -93,4 +93,9 @@ def test_variables_of_an_outer_launcher_are_removed(tmp_path: Path, monkeypatch:
         "CUDA_VISIBLE_DEVICES": "",
         "ACCELERATE_USE_CPU": "true",
         "OMP_WAIT_POLICY": "PASSIVE",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "PET_SIGNALS_TO_HANDLE": "SIGQUIT",
+        "PET_RDZV_ENDPOINT": "127.0.0.1:0",
+        "PYTHONFAULTHANDLER": "1",
     }

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from postrl.errors import UsageError
-from postrl.launch.ports import LOOPBACK, HeldPort, free_port
+from postrl.launch.ports import LOOPBACK, HeldPort
 
 
 def test_a_held_port_refuses_connections_and_others_but_not_our_server() -> None:
@@ -36,8 +36,3 @@ def test_a_named_port_that_is_in_use_is_said_with_the_setting_that_named_it() ->
         number = other.getsockname()[1]
         with pytest.raises(UsageError, match=rf"port {number} \(--vllm-arg port\) is in use by another program"):
             HeldPort(number, named_by="--vllm-arg port")
-
-
-def test_a_free_port_can_be_bound() -> None:
-    with socket.socket() as server:
-        server.bind((LOOPBACK, free_port()))

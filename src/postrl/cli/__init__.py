@@ -72,7 +72,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         text.restart_in_utf8()
         text.forgive_streams()
     args = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(_run(args, debug="--debug" in args))
+    try:
+        sys.exit(_run(args, debug="--debug" in args))
+    finally:
+        _let_go()
+
+
+def _let_go() -> None:
+    from postrl.console import let_go
+
+    let_go()
 
 
 def _run(args: list[str], *, debug: bool) -> int:

@@ -17,6 +17,9 @@ def add_to(app: typer.Typer) -> None:
 
 def learner(run_dir: RunDir, debug: bool = False) -> None:
     """A trainer rank of the run in RUN_DIR; started by `accelerate launch`."""
+    from postrl.host.stopping import bystander
+
+    bystander()  # until the training hears them
     from postrl.trainer import learner_main
 
     raise typer.Exit(learner_main(str(run_dir)) or 0)
@@ -24,6 +27,9 @@ def learner(run_dir: RunDir, debug: bool = False) -> None:
 
 def worker(run_dir: RunDir, debug: bool = False) -> None:
     """The rollout worker of the run in RUN_DIR."""
+    from postrl.host.stopping import bystander
+
+    bystander()
     from postrl.run_folder import RunFolder
     from postrl.worker_process import worker_main
 

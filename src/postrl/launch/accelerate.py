@@ -13,12 +13,19 @@ from pathlib import Path
 
 from postrl.host.python import python
 from postrl.launch.placement import Placement, cuda_visible_devices, usable_cores
-from postrl.launch.ports import LOOPBACK, free_port
+from postrl.launch.ports import LOOPBACK
 
 # What a torchrun, accelerate or scheduler around us may have left in the environment, and accelerate or torchrun
 # would read.
 _FOREIGN = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "PET_", "TORCHELASTIC_", "OMPI_", "PMI_")
 _FOREIGN_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+RENDEZVOUS = "postrl"
+"""See `postrl.launch.agent`."""
+FAILURES = "trainer.failures.json"
+"""What that leaves in RUN/logs when ranks fail."""
+ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""The processes of a run are on one machine, and what they listen on has no authentication."""
 
 
 def trainer_command(
@@ -34,18 +41,19 @@ def trainer_command(
         module: what every rank runs, as after `python -m`: ["postrl", "learner", "RUN"].
         num_threads: OMP threads per rank; default: the trainer's cores, shared by the ranks.
     """
-    port = free_port()
     config_path = Path(run_dir) / "accelerate.yaml"
-    config_path.write_text(_config(placement, port), encoding="utf-8")
+    config_path.write_text(_config(placement), encoding="utf-8")
     cores = placement.trainer_cores or len(usable_cores())
     threads = num_threads or max(1, cores // placement.num_processes)
-    command = [*python(), "-m", "accelerate.commands.launch", "--config_file", str(config_path)]
-    command += ["--num_processes", str(placement.num_processes), "--num_machines", "1"]
-    command += ["--main_process_port", str(port), "--num_cpu_threads_per_process", str(threads), "--module", *module]
+    failures = Path(run_dir) / "logs" / FAILURES
+    command = [*python(), "-m", "postrl.launch.agent", str(failures)]
+    command += ["accelerate.commands.launch", "--config_file", str(config_path)]
+    command += ["--num_processes", str(placement.num_processes), "--num_machines", "1", "--rdzv_backend", RENDEZVOUS]
+    command += ["--main_process_port", "0", "--num_cpu_threads_per_process", str(threads), "--module", *module]
     return command, _environment(placement)
 
 
-def _config(placement: Placement, port: int) -> str:
+def _config(placement: Placement) -> str:
     import yaml
 
     settings = {
@@ -55,8 +63,8 @@ def _config(placement: Placement, port: int) -> str:
         "num_processes": placement.num_processes,
         "machine_rank": 0,
         "main_process_ip": LOOPBACK,
-        "main_process_port": port,
-        "rdzv_backend": "static",
+        "main_process_port": 0,  # the rendezvous takes a free one
+        "rdzv_backend": RENDEZVOUS,
         "same_network": True,
         "gpu_ids": "all",
         "mixed_precision": "no",
@@ -71,6 +79,12 @@ def _config(placement: Placement, port: int) -> str:
 def _environment(placement: Placement) -> dict[str, str | None]:
     foreign = [name for name in os.environ if name.startswith(_FOREIGN) or name in _FOREIGN_NAMES]
     changes: dict[str, str | None] = dict.fromkeys(foreign)
+    changes |= ON_LOOPBACK
+    # The launcher alone decides about signals; with handlers for them torchrun would end the ranks, and ranks under nohup
+    # would not know of it.
+    changes["PET_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    changes["PET_RDZV_ENDPOINT"] = f"{LOOPBACK}:0"  # not used by our rendezvous, but torchrun warns without it
+    changes["PYTHONFAULTHANDLER"] = "1"  # a crash in native code leaves the line of Python it came from in the log
     changes["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(placement.trainer_devices)
     if placement.cpu:
         changes["ACCELERATE_USE_CPU"] = "true"

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from postrl.errors import PostrlError, ServerError
+from postrl.host.stopping import FROM_OUTSIDE
 from postrl.launch import logs
 from postrl.launch.failures import MEMORY
 from postrl.launch.ports import LOOPBACK, HeldPort
@@ -101,6 +102,8 @@ class ServerPool:
         self.frozen_after, self.probe_timeout = frozen_after, probe_timeout
         self.max_restarts, self.restart_window, self.grace = max_restarts, restart_window, grace
         self.servers: list[_Server] = []
+        self.expects_falls: Callable[[], bool] = lambda: False
+        """Whether what falls now is not started again: the run is about to end."""
         self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
         self._launching = threading.Lock()  # nothing starts between stop() and its look at what runs
@@ -165,7 +168,7 @@ class ServerPool:
             if self._stopping.is_set():
                 raise ServerError(f"{server.name} was not started: the pool has been stopped")
             log_path = self.log_dir / f"vllm_{server.index}.log"
-            server.process = ChildProcess(server.name, argv, env=env, log_path=log_path)
+            server.process = ChildProcess(server.name, argv, env=env, log_path=log_path, block=FROM_OUTSIDE)
             if server not in self.servers:
                 self.servers.append(server)
         server.ready, server.failing_since = False, None
@@ -276,7 +279,7 @@ class ServerPool:
         now = time.monotonic()
         while server.restarts and server.restarts[0] < now - self.restart_window:
             server.restarts.popleft()
-        server.lost = len(server.restarts) >= self.max_restarts
+        server.lost = self.expects_falls() or len(server.restarts) >= self.max_restarts
         if on_fall is not None:
             on_fall(Fall(server.client.url, error.message.partition(LAST_LINES)[0], server.lost))
         server.process.stop(self.grace)

@@ -11,13 +11,6 @@ from postrl.errors import UsageError
 LOOPBACK = "127.0.0.1"
 
 
-def free_port() -> int:
-    """A port that nobody listens on now. It is not held: somebody else may take it before it is used."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
 class HeldPort:
     """A loopback port kept for a server that we start, and start again after a crash.
 

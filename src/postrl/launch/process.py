@@ -12,15 +12,16 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, Any
 
 import psutil
 
 from postrl.errors import ChildError, WaitTimeout
 from postrl.host.python import for_children, python
+from postrl.host.stopping import exit_on_signal
 from postrl.launch import logs
 from postrl.launch.reaper import MARK, marked
 
@@ -43,6 +44,8 @@ class ChildProcess:
         cwd: its working folder; default: this process's.
         may_finish: exit code 0 is its normal end (a trainer), not a failure (a server).
         grace: seconds between SIGTERM and SIGKILL for what is left when the command has exited or this process is gone.
+        block: signals that do not reach the command and its reaper from outside, see `postrl.launch.reaper`; what the
+            command starts has them blocked too, until somebody unblocks them.
 
     Raises:
         OSError: the log file cannot be written or no process can be started. A command that does not exist shows as
@@ -60,6 +63,7 @@ class ChildProcess:
         cwd: str | Path | None = None,
         may_finish: bool = False,
         grace: float = 5.0,
+        block: Collection[signal.Signals] = (),
     ) -> None:
         self.name, self.command, self.may_finish = name, command, may_finish
         self.log_path = Path(log_path)
@@ -72,7 +76,8 @@ class ChildProcess:
         with theirs, open(self.log_path, "ab") as log, _as_file(stdin) as source:
             self.log_start = log.seek(0, os.SEEK_END)
             reaper = [*python(), "-m", "postrl.launch.reaper"]
-            reaper += ["--control-fd", str(theirs.fileno()), "--grace", str(grace), "--"]
+            reaper += ["--control-fd", str(theirs.fileno()), "--grace", str(grace)]
+            reaper += ["--block", ",".join(str(int(number)) for number in block), "--"]
             self._reaper = subprocess.Popen(
                 [*reaper, *command],
                 stdin=source,
@@ -209,7 +214,7 @@ class Supervisor:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    self._old_handlers[number] = signal.signal(number, _exit_on_signal)
+                    self._old_handlers[number] = signal.signal(number, exit_on_signal)
         return self
 
     def __exit__(
@@ -279,7 +284,3 @@ def _as_file(content: bytes | None) -> Iterator[IO[bytes] | int]:
 def _environment(changes: dict[str, str | None]) -> dict[str, str]:
     merged: dict[str, str | None] = {**os.environ, **changes}
     return {name: value for name, value in merged.items() if value is not None}
-
-
-def _exit_on_signal(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

@@ -1,6 +1,6 @@
 """Runs one command and leaves none of its descendants behind, however the launcher or the command ends.
 
-    python -m postrl.launch.reaper --control-fd N [--grace S] -- CMD...
+    python -m postrl.launch.reaper --control-fd N [--grace S] [--block SIGNALS] -- CMD...
 
 vLLM's EngineCore outlives its API server when that is killed, and keeps the GPU memory. So every child of a run gets
 a reaper of its own: a small process between the launcher and CMD that adopts what CMD leaves behind (a subreaper) and
@@ -10,6 +10,10 @@ The control fd is one end of a socket pair whose other end only the launcher has
 it once; the launcher may write `signal N` (forwarded to CMD) and `stop S` (end everything: SIGTERM now, SIGKILL after S
 seconds). End of file means that the launcher is gone, and so does the end of the parent process, which the reaper also
 watches: a fork of the launcher may hold the socket open for longer than the launcher lives.
+
+Schedulers and closed terminals signal every process of a job, and the launcher alone is to decide what follows. So
+CMD may be started with such signals blocked (`--block`), and the reaper then ignores them too; its own first signal for
+the end is then SIGINT, or SIGKILL at once where that is blocked as well.
 
 Only Linux has subreapers. Elsewhere a descendant whose parent has died is found by an environment variable that all
 descendants inherit (`MARK`); one that cleared its environment is lost.
@@ -26,6 +30,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 
 import psutil
 
@@ -53,12 +58,16 @@ def marked(mark: str) -> list[psutil.Process]:
 class Reaper:
     """The loop: wait for an event, reap the dead, and once ending, signal what is left."""
 
-    def __init__(self, command: list[str], *, control_fd: int, grace: float) -> None:
+    def __init__(
+        self, command: list[str], *, control_fd: int, grace: float, block: Collection[signal.Signals] = ()
+    ) -> None:
         self.control_fd = control_fd
-        self.grace = grace
+        self.block = block
+        self.grace = 0.0 if signal.SIGINT in block else grace
+        self.ignored = [number for number in block if signal.getsignal(number) is signal.SIG_IGN]  # as by nohup
         self.exit_code: int | None = None
         self.deadline: float | None = None  # when SIGTERM turns into SIGKILL; None: nothing is ending
-        self.asked: set[psutil.Process] = set()  # who got SIGTERM
+        self.asked: set[psutil.Process] = set()  # who got the first signal
         self.events = select.poll()
         os.set_inheritable(control_fd, False)
         self._watch_signals()
@@ -86,6 +95,8 @@ class Reaper:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self._end(self.grace))
+        for number in self.block:
+            signal.signal(number, signal.SIG_IGN)
         self.events.register(self.wake_fd, select.POLLIN)
 
     def _watch_launcher(self) -> None:
@@ -99,7 +110,10 @@ class Reaper:
         reaper = os.getpid()
 
         def die_with_the_reaper() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # an ignored signal would stay ignored in the command
+            for number in {signal.SIGINT, *self.block}:  # an ignored signal would stay ignored in the command
+                if number not in self.ignored:
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.block)
             if _LINUX:
                 _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != reaper:
@@ -153,6 +167,7 @@ class Reaper:
 
     def _end(self, grace: float) -> None:
         """Starts the end; a later call can only bring it forward."""
+        grace = min(grace, self.grace) if signal.SIGINT in self.block else grace
         deadline = time.monotonic() + grace
         self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
 
@@ -167,7 +182,7 @@ class Reaper:
                     process.kill()
                 elif process not in self.asked:
                     self.asked.add(process)
-                    process.terminate()
+                    process.send_signal(signal.SIGINT if signal.SIGTERM in self.block else signal.SIGTERM)
                     process.resume()  # a stopped process acts on SIGTERM only when continued
         if left and late > GIVE_UP:
             sys.stderr.write(f"postrl.launch.reaper: cannot end the processes {[p.pid for p in left]}\n")
@@ -195,6 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="postrl.launch.reaper", description=__doc__.partition("\n")[0])
     parser.add_argument("--control-fd", type=int, required=True, help="socket to the launcher")
     parser.add_argument("--grace", type=float, default=5.0, help="seconds from SIGTERM to SIGKILL")
+    parser.add_argument("--block", default="", help="numbers of signals that the command does not get")
     argv = sys.argv[1:] if argv is None else argv
     middle = argv.index("--") if "--" in argv else len(argv)
     options, command = argv[:middle], argv[middle + 1 :]
@@ -202,7 +218,8 @@ def main(argv: list[str] | None = None) -> int:
     if not command:
         parser.error("no command after --")
     try:
-        reaper = Reaper(command, control_fd=args.control_fd, grace=args.grace)
+        block = [signal.Signals(int(number)) for number in args.block.split(",") if number]
+        reaper = Reaper(command, control_fd=args.control_fd, grace=args.grace, block=block)
     except OSError as error:
         sys.stderr.write(f"postrl.launch.reaper: cannot start {command[0]}: {error.strerror}\n")
         return 126 if isinstance(error, PermissionError) else 127

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import time
-from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from postrl.algorithm_file import check_preset
 from postrl.config import GRPOConfig
@@ -20,6 +17,7 @@ from postrl.console import StepLine, note
 from postrl.data import check_sources
 from postrl.data_presets import dataset_names, find_preset, own_rewards
 from postrl.errors import PostrlError, UsageError
+from postrl.host.stopping import STOP_SIGNALS, GracefulStop, by_signal, came_of_the_stop, without_the_step
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.adapters import adapter_plan
 from postrl.launch.early import check_early, early_rewards
@@ -66,16 +64,26 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
         return 0
     with run_folder_of(config) as (config, folder):
         watch = Watch(config, folder)
+        stop = GracefulStop(
+            lambda name: folder.request_stop(),
+            folder.note,
+            on_hangup=config.on_hangup,
+            training=lambda: folder.progress() is not None,
+        )
         try:
-            with interruptible(folder, watch), Supervisor() as children:
+            with stop, Supervisor() as children:
                 _run(config, folder, placement, watch, children)
-        except KeyboardInterrupt:
-            note(f"stopped at once; {resume_advice(folder, resume_command(folder))}")
+        except KeyboardInterrupt as error:
+            note(f"stopped at once{by_signal(error)}; {resume_advice(folder, resume_command(folder))}")
             raise
         except PostrlError as error:
-            if watch.training:  # what was saved by an earlier run says nothing about one that could not start
-                error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, resume_command(folder))]))
-            raise
+            if not (watch.training and folder.stop_requested() and came_of_the_stop(error)):
+                if watch.training:  # what was saved by an earlier run says nothing about one that could not start
+                    error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, resume_command(folder))]))
+                raise
+            note(without_the_step(error))
+        finally:
+            folder.take_stop()
         step, total = show_summary(config, folder, next_commands)
     return 0 if step == total else 130
 
@@ -93,6 +101,7 @@ def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Wat
             env={**env, **around.connections.to_env()},
             log_path=folder.logs / "trainer.log",
             may_finish=True,
+            block=STOP_SIGNALS,
         )
         watch.until_done(trainer, children, around)
 
@@ -135,31 +144,11 @@ def check_sandbox(config: GRPOConfig) -> None:
         choose(config.sandbox)
 
 
-@contextlib.contextmanager
-def interruptible(folder: RunFolder, watch: Watch) -> Iterator[None]:
-    """Ctrl-C (or SIGTERM) once: the trainer finishes its step, saves and stops. Twice, or before it trains: stop now."""
-
-    def on_signal(number: int, frame: Any) -> None:
-        if watch.interrupted or folder.progress() is None:
-            raise KeyboardInterrupt
-        watch.interrupted = True
-        folder.request_stop()
-        note("finishing the step, then saving; Ctrl-C again stops at once")
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Watch:
     """Shows a run by following its files, and notices children that die."""
 
     def __init__(self, config: GRPOConfig, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
-        self.interrupted = False
         self.begun_at = max(map(step_of, folder.saved()), default=0)
         """Steps that are done already."""
         self.training = False

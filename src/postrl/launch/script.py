@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.connections import Connections
 from postrl.console import note
 from postrl.errors import PostrlError
+from postrl.host.stopping import GracefulStop, came_of_the_stop, without_the_step
 from postrl.launch.early import check_early
 from postrl.launch.logs import following
 from postrl.launch.model import check_model, local_model
@@ -27,6 +26,7 @@ from postrl.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
+    from postrl.learning.sharding import Ranks
     from postrl.session import Given
 
 
@@ -151,26 +151,29 @@ def _share(mine: dict[str, str] | None) -> dict[str, str]:
     return dict(json.loads(this_rank().broadcast(message)))
 
 
+def stop_of(config: GRPOConfig, by_script: bool) -> GracefulStop:
+    """The graceful stop of this process: a script's, or a rank's, whom signals to a whole job reach too."""
+    folder, rank = RunFolder(config.output_dir or ""), os.environ.get("RANK", "0")
+    in_charge = by_script and _is_main()
+
+    def request(name: str) -> None:
+        if in_charge:
+            folder.request_stop()
+        elif not folder.stop_requested():
+            folder.request_stop(f"rank {rank} got {name}")
+
+    return GracefulStop(request, folder.note, on_hangup=config.on_hangup, training=not by_script, in_charge=in_charge)
+
+
 @contextlib.contextmanager
-def finishing_on_ctrl_c(folder: RunFolder) -> Iterator[None]:
-    """Ctrl-C once: finish the step, save, then raise KeyboardInterrupt. Twice: raise it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupted = False
-
-    def on_interrupt(number: int, frame: Any) -> None:
-        nonlocal interrupted
-        if interrupted:
-            raise KeyboardInterrupt
-        interrupted = True
-        folder.request_stop()
-        note("finishing the step, then saving; Ctrl-C again stops at once")
-
-    before = signal.signal(signal.SIGINT, on_interrupt)
+def ending_the_script(stop: GracefulStop, ranks: Ranks) -> Iterator[None]:
+    """What a signal stopped ends the script too, on every rank: KeyboardInterrupt, once everything is saved."""
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupted:
-        raise KeyboardInterrupt
+    except PostrlError as error:
+        if not (stop.asked and came_of_the_stop(error)):
+            raise
+        note(without_the_step(error))
+        raise KeyboardInterrupt(stop.asked) from error
+    if ranks.max([float(stop.asked is not None)])[0]:
+        raise KeyboardInterrupt(stop.asked or "another rank was told to stop")

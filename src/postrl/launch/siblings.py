@@ -21,6 +21,7 @@ from postrl.connections import TOKEN, Connections
 from postrl.console import note
 from postrl.errors import ServerError, UsageError
 from postrl.host.python import python
+from postrl.host.stopping import STOP_SIGNALS
 from postrl.launch.adapters import AdapterPlan, adapter_plan, for_running, without_lora
 from postrl.launch.placement import Placement, divide_cores, place, usable_cores, visible_gpus
 from postrl.launch.pool import Fall, ServerPool
@@ -184,6 +185,7 @@ def _start(
         time.sleep(POLL)
     if pool is not None and starting is not None:
         starting.result()
+        pool.expects_falls = folder.stop_requested
         pool.watch_in_background(lambda url: _resync(url, connections, folder), lambda fall: _tell(fall, folder))
     worker.wait_until_ready()
     worker.watch_in_background()
@@ -204,6 +206,7 @@ def _start_worker(children: Supervisor, folder: RunFolder, connections: Connecti
         log_path=folder.logs / "worker.log",
         stdin=job,
         may_finish=True,
+        block=STOP_SIGNALS,
     )
 
 
@@ -221,5 +224,6 @@ def _tell(fall: Fall, folder: RunFolder) -> None:
     """The person at the terminal hears of a fall; who waits for a server hears that it is given up."""
     if fall.given_up:
         give_up(folder.weights, fall.url, fall.why)
-    what_next = "given up (--server-restarts)" if fall.given_up else "started again"
+    why_up = "the run is stopping" if folder.stop_requested() else "--server-restarts"
+    what_next = f"given up ({why_up})" if fall.given_up else "started again"
     folder.note(f"{fall.why}; it is {what_next}")

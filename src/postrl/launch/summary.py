@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from postrl.alarms import verdict
 from postrl.config import GRPOConfig
-from postrl.console import table
+from postrl.console import Enduring, table
 from postrl.launch.adapters import VLLM_LORA_RANK, max_lora_rank, unfit
 from postrl.launch.vllm import vllm_distribution
 from postrl.metrics import read_metrics
@@ -35,7 +35,7 @@ def show_summary(
     config: GRPOConfig, folder: RunFolder, next_steps: NextSteps, *, file: IO[str] | None = None
 ) -> tuple[int, int]:
     """Print how the run has ended on `file` (default: stdout); returns (steps done, steps of the run)."""
-    out = file or sys.stdout
+    out = cast(IO[str], Enduring(file or sys.stdout))
     step, total = folder.progress() or (0, 0)
     rows = read_metrics(folder.metrics)
     table(f"{_model_name(config.model)} after {step} steps", ["", "before", "after"], summary_rows(rows), file=out)

@@ -19,6 +19,7 @@ import psutil
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.host.python import for_children, python
+from postrl.launch.accelerate import ON_LOOPBACK
 from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
@@ -271,6 +272,8 @@ def _environment(
         TOKEN_VARIABLE: token,
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes for weights and pauses
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_HOST_IP": LOOPBACK,  # its processes listen for each other
+        **ON_LOOPBACK,
         "VLLM_API_KEY": None,  # would ask for a second key on some of the routes
         "OMP_THREAD_LIMIT": None,  # vLLM's CPU kernels share work among the threads they asked for: with fewer, NaNs
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(devices),

@@ -28,6 +28,7 @@ from typing import Any
 
 from postrl.errors import PostrlError, UsageError
 from postrl.host.python import as_the_user_gave_it
+from postrl.host.stopping import bystander
 from postrl.rewards import frames, registry
 from postrl.rewards.declared import GIVEN
 from postrl.rewards.lifetime import die_with_parent, guard_group, kill_group
@@ -43,6 +44,7 @@ CALLERS = {os.path.dirname(asyncio.__file__), os.path.dirname(importlib.__file__
 
 
 def main() -> None:
+    bystander()
     requests_fd, replies_fd, parent = (int(argument) for argument in sys.argv[1:4])
     die_with_parent(parent)
     guard_group()

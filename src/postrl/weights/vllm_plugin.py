@@ -28,13 +28,19 @@ from vllm.distributed.weight_transfer.base import (  # noqa: TID253
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # noqa: TID253
 
+from postrl.host.stopping import stay_blocked
+
 BACKEND = "postrl_disk"
 FOLDERS_VARIABLE = "POSTRL_WEIGHTS_DIR"
 SLEEP_VARIABLE = "POSTRL_SLEEP_WHILE_WAITING"
 
 
 def register() -> None:
-    """Make `postrl_disk` known to this process. Safe to call twice, and free of effect unless a server asks for it."""
+    """Make `postrl_disk` known to this process. Safe to call twice, and free of effect unless a server asks for it.
+
+    In a server of a run, the signals that are for the launcher alone stay blocked.
+    """
+    stay_blocked()
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, DiskEngine)
     if os.environ.get(SLEEP_VARIABLE) == "1":

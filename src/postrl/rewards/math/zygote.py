@@ -21,6 +21,7 @@ import sys
 import time
 from typing import Any
 
+from postrl.host.stopping import bystander
 from postrl.rewards import frames
 from postrl.rewards.lifetime import die_with_parent, kill_group
 
@@ -60,6 +61,7 @@ def _watch(caller: int) -> None:
         if os.getppid() != caller:
             kill_group(0)
 
+    bystander()
     signal.signal(signal.SIGALRM, look)
     signal.setitimer(signal.ITIMER_REAL, WATCH_SECONDS, WATCH_SECONDS)
 

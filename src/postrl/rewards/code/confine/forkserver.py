@@ -24,6 +24,8 @@ from . import keeper, kernel
 LOOK = 0.5
 """Seconds between two looks at whether the caller still lives."""
 MOST_DESCRIPTORS = 200
+FOR_OTHERS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals to all processes of a job ask the run to stop; its last step may still need us."""
 COMMON = """
     __future__ bisect collections collections.abc contextlib copy dataclasses decimal enum fractions functools heapq
     inspect itertools json linecache math operator random re site string threading traceback types typing
@@ -39,6 +41,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps keepers, whose end the caller sees by itself
+    for number in FOR_OTHERS:
+        signal.signal(number, lambda *_: None)
     events = select.poll()
     events.register(control, select.POLLIN)
     while True:
@@ -62,7 +66,8 @@ def _forked() -> bool:
     """Whether this is the new process. When there can be none, the end of its socket tells the caller."""
     with contextlib.suppress(OSError):
         if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, *FOR_OTHERS):
+                signal.signal(number, signal.SIG_DFL)
             os.setsid()
             return True
     return False
