@@ -132,7 +132,7 @@ def test_a_run_that_is_not_there_is_not_begun_in_silence(place, whole, given):
     assert (finished.code, error) == (
         2, f"error: there is no run to continue in {place.folder}/wohle: it does not exist"
     )  # fmt: skip
-    assert hint.startswith("hint: runs near it: whole, ")
+    assert hint.startswith("hint: runs near it: whole")
     assert not (place.folder / "wohle").exists()
 
 
