@@ -63,6 +63,17 @@ def test_a_folder_with_a_space_can_be_pasted_into_a_shell(tmp_path):
     assert f"--config '{tmp_path}/my run/config.yaml'" in commands(tmp_path / "my run", 3, 6)[0]
 
 
+def test_commands_are_for_any_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert commands("../a", 3, 6) == [f"postrl grpo --config {tmp_path}/a/config.yaml --resume"]
+    assert commands("a", 3, 6) == [f"postrl grpo --config {tmp_path}/here/a/config.yaml --resume"]
+
+
+def test_of_a_run_that_has_gone_beyond_the_steps_asked_for_the_steps_done_count(tmp_path):
+    assert commands(tmp_path / "a", 30, 8)[0].endswith("--resume --max-steps 60")
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 STEPS = [{"step": n, "reward/mean": n / 10, "reward/math/mean": n / 10} for n in range(1, 6)]

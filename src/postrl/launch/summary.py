@@ -84,9 +84,9 @@ def next_commands(config: GRPOConfig, folder: RunFolder, step: int, total: int) 
         return
     if config.replay:
         return
-    yield f"{resume_command(folder)} --max-steps {2 * total}", "train on"
+    yield f"{resume_command(folder)} --max-steps {2 * max(step, total)}", "train on"
     adapted = bool(config.lora_rank) or is_adapter(folder)
-    new, start = _unused(folder.path.absolute()), "--adapter" if adapted else "--model"
+    new, start = _unused(_absolute(folder.path)), "--adapter" if adapted else "--model"
     yield (
         f"{_with_settings(folder)} {start} {_quoted(folder.model)} --output-dir {_quoted(new)}",
         "a new run from the trained model, such as on another --dataset",
@@ -132,8 +132,8 @@ def next_calls(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> 
         return
     if config.replay:
         return
-    yield SCRIPT_RESUMES, f"in the same script, with max_steps={2 * total}: trains on"
-    model = str(folder.model.absolute())
+    yield SCRIPT_RESUMES, f"in the same script, with max_steps={2 * max(step, total)}: trains on"
+    model = str(_absolute(folder.model))
     yield f"GRPOTrainer(model={model!r}, ...)", "a new run from the trained model, in another output_dir"
     yield from _uses(config, folder, is_adapter(folder))
 
@@ -149,7 +149,13 @@ def _with_settings(folder: RunFolder) -> str:
 
 
 def _quoted(path: Path) -> str:
-    return shlex.quote(str(path.absolute()))
+    return shlex.quote(str(_absolute(path)))
+
+
+def _absolute(path: Path) -> Path:
+    """The path as it is called here, from the root; only a .. in it is followed."""
+    absolute = path.absolute()
+    return absolute.resolve() if ".." in absolute.parts else absolute
 
 
 def _unused(path: Path) -> Path:
