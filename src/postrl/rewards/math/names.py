@@ -22,6 +22,7 @@ _FUNCTION_NAMES = frozenset("fghpqrstuvFGHPQSTVELMRXWCDNA")
 LABEL_FUNCTIONS = frozenset({r"\det", r"\Pr", r"\dim", r"\deg", r"\ker", r"\bbE", r"\bbP"})
 """Commands that name something, without a value of their own."""
 _UNKNOWN_FUNCTIONS = frozenset("fgh")
+_STRUCTURES = frozenset({"tuple", "list", "set", "matrix", "union", "cases"})
 _ANGLES = frozenset({"sin", "cos", "tan", "cot", "sec", "csc"})
 _THINGS = frozenset("zw")
 """Letters of complex numbers: |z| is asked for more often than solved."""
@@ -40,9 +41,11 @@ def name_of(node: Node) -> Node | None:
         return _applied(*node.args, brackets=node.text == "(") or _segment(node)
     if node.kind == "call":
         return _called(node)
-    if (node.kind == "/" and _is_derivative(node)) or (node.kind in BINDING and symbols(node) <= _UNKNOWN_FUNCTIONS):
+    if (node.kind == "/" and _is_derivative(node)) or (
+        node.kind in BINDING and frozenset() < symbols(node) <= _UNKNOWN_FUNCTIONS
+    ):
         return Node("label", value=node.kind if node.kind in BINDING else "derivative")
-    if node.kind in ("tuple", "ratio", "/"):
+    if node.kind in ("ratio", "/") or (node.kind == "tuple" and node.value == "()"):
         names = [name_of(arg) for arg in node.args]
         return None if None in names else Node(node.kind, tuple(name for name in names if name is not None))
     return None
@@ -56,6 +59,8 @@ def _applied(head: Node, inside: Node, *, brackets: bool) -> Node | None:
     head = head.args[0] if inverse else head
     letter = str(head.value).partition("_")[0].rstrip("'") if head.kind == "sym" else ""
     if letter in LABEL_FUNCTIONS or (brackets and letter in _FUNCTION_NAMES):
+        if inside.kind == "tuple" and inside.value != "()":
+            return None
         arguments = inside.args if inside.kind == "tuple" else (inside,)
         return Node("function", arguments, f"{head.value}{'^-1' if inverse else ''}")
     return None
@@ -105,7 +110,7 @@ def _first(node: Node) -> str:
 def asked_for(left: Node, *, computed: bool) -> bool:
     """Whether a left side that is no name is an expression whose value was asked for: of several letters, x + y, and
     without numbers unless its value is computed in front of the reader. With one letter it is to be solved."""
-    return len(symbols(left)) > 1 and (computed or not _has_coefficients(left))
+    return left.kind not in _STRUCTURES and len(symbols(left)) > 1 and (computed or not _has_coefficients(left))
 
 
 def _has_coefficients(node: Node) -> bool:

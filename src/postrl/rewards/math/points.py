@@ -152,6 +152,18 @@ def approximate(node: Node) -> float | None:
     return value.real if abs(value.imag) <= 1e-12 * abs(value) else None
 
 
+def to_many_digits(node: Node) -> Fraction | None:
+    """The value of an expression without variables, right to some fifty digits, if it is real."""
+    arithmetic = with_digits(DIGITS[0])
+    try:
+        value, error = Approximation({}, arithmetic).of(node)
+    except UNDEFINED:
+        return None
+    if abs(arithmetic.functions.im(value)) > error or error * SAFETY > ENOUGH * abs(value):
+        return None
+    return Fraction(arithmetic.functions.context.nstr(arithmetic.functions.re(value), DIGITS[0]))
+
+
 # -- two expressions ---------------------------------------------------------------------------------------------------
 
 

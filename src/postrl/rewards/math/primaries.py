@@ -244,6 +244,8 @@ class Primaries(Cursor):
     def arguments(self) -> tuple[Node, ...]:
         if self.peek() in ("(", "{", "[", r"\{"):
             inside = self.bracketed()
+            if inside.kind == "tuple" and inside.value != "()":
+                raise NotMath
             return inside.args if inside.kind in ("tuple", "set") else (inside,)
         negative = self.found("-")
         inside = self.product(in_function=True)

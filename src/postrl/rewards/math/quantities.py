@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from postrl.rewards.math.guards import guarded
-from postrl.rewards.math.points import approximate
+from postrl.rewards.math.points import to_many_digits
 from postrl.rewards.math.tree import Node
 from postrl.rewards.math.units import AMBIGUOUS, LETTERS, Unit, read_unit
 from postrl.rewards.math.values import contains, digits_of, exact, plain, symbols
@@ -112,14 +112,14 @@ def _endless(node: Node, value: Fraction) -> bool:
     return bottom != 1 or (decimal is not None and decimal[2] < 1 and decimal[1] >= FEWEST_DIGITS)
 
 
-def _rounds_to(value: Fraction, node: Node, error: Fraction = Fraction(0)) -> bool:
+def _rounds_to(value: Fraction, node: Node) -> bool:
     """Whether a decimal of enough digits is this value, rounded or cut."""
     decimal = digits_of(node)
     if decimal is None or decimal[1] < FEWEST_DIGITS or decimal[2] == 1:
         return False
     shown, _, place = decimal
     cut = 0 <= abs(value) - abs(shown) < place and value * shown > 0
-    return cut or abs(shown - value) <= max(place / 2, error)
+    return cut or abs(shown - value) <= place / 2
 
 
 def approximated(gold: Node, answer: Node) -> bool:
@@ -127,5 +127,5 @@ def approximated(gold: Node, answer: Node) -> bool:
     decimal, other = (answer, gold) if digits_of(answer) else (gold, answer)
     if not digits_of(decimal) or symbols(other) or contains(other, NO_NUMBERS) or not guarded(other):
         return False
-    value = approximate(other)
-    return value is not None and _rounds_to(Fraction(value), decimal, abs(Fraction(value)) / 10**14)
+    value = to_many_digits(other)
+    return value is not None and _rounds_to(value, decimal)

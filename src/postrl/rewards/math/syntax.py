@@ -204,7 +204,7 @@ class _Parser(Primaries):
             right = self.power(fraction)
         else:
             right = self.power()
-        if left.value == "C" and before == "(" and right.kind == "tuple" and len(right.args) == 2:
+        if left.value == "C" and before == "(" and right.value == "()" and len(right.args) == 2:
             return Node("call", right.args, "binom"), right
         if right.kind == "/" and (unit := unit_words(right)):  # 60 \\frac{"km"}{"h"}
             return Node("unit", (left,), unit), right
