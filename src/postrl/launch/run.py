@@ -17,6 +17,7 @@ from postrl.console import StepLine, note
 from postrl.data import check_sources
 from postrl.data_presets import dataset_names, find_preset, own_rewards
 from postrl.errors import PostrlError, UsageError
+from postrl.host.limits import settle
 from postrl.host.stopping import STOP_SIGNALS, GracefulStop, by_signal, came_of_the_stop, without_the_step
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.adapters import adapter_plan
@@ -49,7 +50,9 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
         PostrlError: it cannot start or go on; everything it started has ended.
         KeyboardInterrupt: it was told to stop at once; everything it started has ended.
     """
-    config = with_adapter(with_engine(config))
+    config = with_engine(config)
+    settle(note, servers=0 if config.engine == "transformers" else len(config.vllm_server_url) or config.num_servers)
+    config = with_adapter(config)
     notes = check(config, weights=not dry_run)
     placement = placement_of(config)
     adapter_plan(config, config.model, cpu=placement.cpu)  # what is wrong with it shows now

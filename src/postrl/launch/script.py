@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.connections import Connections
 from postrl.console import note
 from postrl.errors import PostrlError
+from postrl.host.limits import settle
 from postrl.host.stopping import GracefulStop, came_of_the_stop, without_the_step
 from postrl.launch.early import check_early
 from postrl.launch.logs import following
@@ -45,6 +46,7 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
         with writing_as_rank(RunFolder(config.output_dir or "")):
             yield addresses
         return
+    settle(note, servers=0 if config.engine == "transformers" else len(config.vllm_server_url) or config.num_servers)
     if given.model is None:
         check_model(config, tokenizer=given.tokenizer is None)
     check_early(config, given.job.rewards if given.job else (), model=None if given.model is None else "")

@@ -148,8 +148,7 @@ def _start(
     if adapters.reason:
         folder.note(adapters.note())
     children = stack.enter_context(Supervisor())
-    # The path of a socket has at most 107 bytes, and a cluster's TMPDIR may use them up.
-    socket_dir = Path(tempfile.mkdtemp(prefix="postrl-", dir="/tmp" if len(tempfile.gettempdir()) > 70 else None))
+    socket_dir = Path(tempfile.mkdtemp(prefix="postrl-"))  # in a TMPDIR that is short enough: host.limits.settle
     stack.callback(shutil.rmtree, socket_dir, True)
     connections = replace(connections, worker=f"unix:{socket_dir / SOCKET}", adapter_rank=adapters.rank)
     forget_lost(folder.weights)

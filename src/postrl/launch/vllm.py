@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +19,7 @@ import psutil
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
+from postrl.host.limits import LONGEST_TMPDIR
 from postrl.host.python import for_children, python
 from postrl.launch.accelerate import ON_LOOPBACK
 from postrl.launch.adapters import FULL, AdapterPlan
@@ -278,6 +280,8 @@ def _environment(
         "OMP_THREAD_LIMIT": None,  # vLLM's CPU kernels share work among the threads they asked for: with fewer, NaNs
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(devices),
     }
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:  # `postrl serve`: nobody is left to remove a link
+        env["VLLM_RPC_BASE_PATH"] = os.environ.get("VLLM_RPC_BASE_PATH", "/tmp")
     if weights_dir is not None:
         env[WEIGHTS_FOLDER_VARIABLE] = allowed_folders(weights_dir)
     if Path(model).exists():

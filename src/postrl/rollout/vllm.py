@@ -10,14 +10,12 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
 from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout, WeightsLost
+from postrl.host.limits import connections
 from postrl.lost_servers import in_use
 from postrl.rollout.sampler import Request, Sampled, as_they_end
 from postrl.server_api import NOT_OURS, Completion, adapter_name
 from postrl.servers import VLLMServer, generation_client
 from postrl.types import FinishReason, VersionSpan
-
-MAX_IN_FLIGHT = 512
-"""Requests at one server: beyond it they wait here instead of in the server's queue."""
 
 RETRY_PAUSE = 1.0
 """Seconds between two tries of one request."""
@@ -72,7 +70,8 @@ class VLLMSampler:
         self._salt, self._releases = uuid.uuid4().hex, 0
         self._load = [0] * len(self.servers)
         self._failed_at: list[float | None] = [None] * len(self.servers)
-        self._room = asyncio.Semaphore(MAX_IN_FLIGHT * len(self.servers))
+        # Beyond it requests wait here instead of in the server's queue.
+        self._room = asyncio.Semaphore(connections(len(self.servers)) * len(self.servers))
         self._open = asyncio.Event()
         self._open.set()
 
