@@ -65,6 +65,33 @@ def test_a_run_trains_with_a_reward_called_math_py_among_files_named_like_module
     assert "was imported" not in finished.err + "".join(p.read_text() for p in run.path.glob("logs/*.log"))
 
 
+def test_a_run_on_an_odd_machine_trains_and_says_what_is_odd(decoyed):
+    """An ASCII terminal, a long TMPDIR, no home, few open files; settings with a mark and the line ends of Windows."""
+    there = decoyed.folder
+    (there / "großes.yaml").write_bytes("\ufeffsystem_prompt: Rechne größer →\r\nmax_steps: 1\r\n".encode())
+    (there / "vorlage.jinja").write_bytes("\ufeff{% for m in messages %}«{{ m.content }}»{% endfor %}\r\n".encode())
+    (there / "belohnung ü.py").write_text(
+        "def score(completions, completion_ids, **rest):\n    print('größer →', completions)\n"
+        "    open('gemerkt.txt', 'w').write('größer →')\n    return [float(len(set(ids))) for ids in completion_ids]\n",
+        encoding="utf-8",
+    )
+    long = there / ("lang" * 20) / ("ü" * 20)
+    long.mkdir(parents=True)
+    finished = decoyed.shell(
+        "ulimit -Sn 256; LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii HOME=/dev/null/home "
+        f"TMPDIR='{long}' postrl grpo {' '.join(SMALL)} --config großes.yaml --chat-template vorlage.jinja "
+        "--reward './belohnung ü.py:score' --output-dir 'läufe →'"
+    )
+    assert finished.code == 0, finished.err
+    run = decoyed.run("läufe →")
+    assert run.steps() == [1]
+    assert finished.err.startswith("/dev/null/home/.cache cannot be written: caches go to ")
+    assert "run folder: l\\xe4ufe ->" in finished.out
+    assert run.rollouts()[0]["prompt"].startswith("«Rechne größer →»")
+    assert "größer →" in (run.path / "logs" / "rewards.log").read_text(encoding="utf-8")
+    assert (there / "gemerkt.txt").read_text(encoding="utf-8") == "größer →"
+
+
 def test_the_server_and_what_it_starts_would_not_see_them_either(decoyed, monkeypatch):
     """The very command and environment of a server, with another module in the place of vLLM's."""
     from postrl.config import GRPOConfig
