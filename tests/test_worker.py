@@ -20,6 +20,7 @@ import torch
 
 from helpers import tiny_model_dir, tiny_tokenizer
 from postrl.config import GRPOConfig
+from postrl.connections import Connections
 from postrl.data import PromptSet
 from postrl.errors import DataError, PostrlError, RewardError, ServerError, UsageError
 from postrl.launch.placement import place
@@ -440,6 +441,24 @@ def test_what_was_guessed_of_the_data_is_noted(tmp_path):
     worker.close()
     notes = (folder.logs / "notes.log").read_text()
     assert "question for prompt (--prompt-column" in notes and notes.count("--chat makes each a user message") == 1
+
+
+def test_the_worker_of_servers_refuses_a_token_that_their_model_has_not(tmp_path):
+    tokenizer = tiny_tokenizer()
+    known = len(tokenizer)
+    tokenizer.add_tokens(["Answer with just"])
+    tokenizer.save_pretrained(tiny_model_dir(tmp_path / "model"))
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare(GRPOConfig(model=str(tmp_path / "model"), dataset=["arithmetic"], output_dir=str(folder.path)))
+    env = Connections(
+        ("http://127.0.0.1:9",), worker=f"unix:{tmp_path}/worker.sock", model_path=str(tmp_path / "model")
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "postrl", "worker", str(folder.path)], env={**os.environ, **env.to_env()},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert f"arithmetic:0 has the token {known} ('Answer with just')" in folder.take_error("worker")["message"]
 
 
 def test_rows_and_functions_of_a_script_go_first(tmp_path):

@@ -42,6 +42,11 @@ def test_nothing_is_guessed_beside_what_was_given():
     assert (found.prompts[0].text, found.prompts[0].columns["answer"], found.notes) == ("t", "g", [])
 
 
+def test_the_solution_of_a_programming_task_is_no_answer():
+    found = load([{"prompt": "q", "solution": "def f(): ...", "tests": ["assert f()"]}], chat=False)
+    assert (found.prompts[0].columns.keys(), found.notes) == ({"solution", "tests"}, [])
+
+
 def test_several_likely_columns_are_refused_and_named():
     with pytest.raises(DataError, match="no column 'prompt'; it has instruction, input, output") as caught:
         load([{"instruction": "q", "input": "x", "output": "a"}])

@@ -48,6 +48,10 @@ def guess(names: Sequence[str], rows: Sequence[Mapping[str, Any]], *, prompt: st
 
 def likely(part: str, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns that may be meant by PROMPT or ANSWER. A prompt is text or messages."""
+    if (
+        part == ANSWER and "tests" in names
+    ):  # what solves a programming task is a program, and its tests are what judges
+        return []
     told = {name: name.strip().lower().replace(" ", "_") for name in names}
     found = [name for name in names if told[name] == part] or [name for name in names if told[name] in LIKELY[part]]
     return [name for name in found if part == ANSWER or isinstance(_first(name, rows), str | list)]
