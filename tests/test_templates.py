@@ -58,8 +58,9 @@ def test_the_first_command_scores_right_answers_above_wrong_ones(place, template
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_config_is_a_small_run_of_the_packaged_model_in_one_process(place, template):
-    config = GRPOConfig.from_yaml(place / f"my-{template}" / "config.yaml")
-    assert (config.model, config.engine, config.dataset) == ("smollm2-135m", "transformers", ["data.jsonl"])
+    folder = place / f"my-{template}"
+    config = GRPOConfig.from_yaml(folder / "config.yaml")
+    assert (config.model, config.engine, config.dataset) == ("smollm2-135m", "transformers", [f"{folder}/data.jsonl"])
     assert config.max_steps <= 5 and config.rollouts_per_step <= 16 and config.max_completion_length <= 64
     assert config.reward and NEXT[template][1].endswith("postrl grpo --config config.yaml")
 
