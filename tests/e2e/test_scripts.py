@@ -141,3 +141,27 @@ def test_an_adapter_is_trained_and_saved_as_peft_loads_it(place, script):
     assert len(trained) == 4  # q_proj and v_proj in two layers
     assert all(parameter.abs().max() > 0 for parameter in trained.values())
     assert model.peft_config["default"].r == 4
+
+
+def test_a_new_run_goes_on_from_the_adapter_and_what_it_leaves_is_merged(place, script):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    script("lora")
+    again = ("--engine", "transformers", "--dataset", "arithmetic", "--prompts-per-step", "2", "--num-generations", "4")
+    again += ("--max-completion-length", "8", "--max-steps", "1", "--beta", "0.1", "--output-dir", "from-lora")
+    done = place.postrl("grpo", "--model", "by-lora/model", *again)
+    assert (done.code, done.survivors) == (0, []), done.err
+    assert place.run("from-lora").metrics()[0]["policy/kl_ref"] == 0  # to base and adapter as they were
+    assert f"postrl merge {place.folder / 'from-lora'} " in done.out
+    assert f"--lora-modules policy={place.folder / 'from-lora' / 'model'} " in done.out
+    merged = place.postrl("merge", "from-lora")
+    assert merged.code == 0 and "wrote from-lora/merged" in merged.out, merged.err
+    base = AutoModelForCausalLM.from_pretrained(place.folder / "tiny")
+    expected = PeftModel.from_pretrained(base, place.folder / "from-lora" / "model")
+    found = AutoModelForCausalLM.from_pretrained(place.folder / "from-lora" / "merged")
+    ids = torch.arange(1, 30)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(found(input_ids=ids).logits, expected(input_ids=ids).logits, rtol=0, atol=1e-5)
+    assert place.postrl("merge", "from-lora").code == 2  # nothing is overwritten
