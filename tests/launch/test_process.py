@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from postrl.errors import ChildError, WaitTimeout
+from postrl.host.stopping import FROM_OUTSIDE, STOP_SIGNALS
 from postrl.launch.process import ChildProcess, Supervisor
 
 from .support import FAMILY, NOTE, PATIENCE, SLEEPER, STUBBORN, lives, noted, python, wait_for
@@ -223,6 +225,34 @@ def test_sigterm_to_the_reaper_ends_everything(start: Any, tmp_path: Path) -> No
     os.kill(child.pid, signal.SIGTERM)
     child.wait(PATIENCE)
     assert not lives(main)
+
+
+BLOCKED = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))
+signal.signal(signal.SIGINT, lambda *_: sys.exit(9))
+from postrl.host.stopping import stay_blocked
+stay_blocked()
+note('main')
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "block, code", [(FROM_OUTSIDE, 9), (STOP_SIGNALS, 128 + signal.SIGKILL)], ids=["server", "rank"]
+)
+def test_signals_to_every_process_reach_no_command_that_has_them_blocked(
+    start: Any, tmp_path: Path, block: Any, code: int
+) -> None:
+    child = start(NOTE + BLOCKED, block=block)
+    (main,) = noted(tmp_path, "main")
+    for number in block:
+        for process in psutil.Process(child.pid).children(recursive=True):  # Python's resource tracker among them
+            process.send_signal(number)
+        os.kill(child.pid, number)
+    time.sleep(0.5)
+    assert child.poll() is None and lives(main)
+    child.stop()
+    assert child.poll() == code
 
 
 # -- signals, pipes and files --------------------------------------------------------------------------------------
