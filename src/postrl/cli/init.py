@@ -99,4 +99,4 @@ def templates_folder() -> Path:
     for folder in (package / "templates", package.parents[1] / "templates"):
         if (folder / "reward").is_dir():
             return folder
-    raise PostrlError("this installation has no templates", hint="pip install --force-reinstall postrl")
+    raise PostrlError("this installation has no templates", hint="install postrl again, as its README says")

@@ -9,15 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from postrl.config import GRPOConfig
+from postrl.console import note
 from postrl.data_sources import hub_is_reachable
 from postrl.errors import PostrlError, UsageError
 from postrl.host.python import child_environment, python
-from postrl.learning.packaged import PACKAGED, cache_folder
+from postrl.learning.packaged import CONVERSION_TIMEOUT, PACKAGED, cache_folder, check_packaged, converted
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_trainable, find_adapter
 from postrl.models.folder import cached_snapshot, check_model_folder, check_model_path, has_tokenizer
 from postrl.rewards.registry import RewardSpec
 
-CONVERSION_TIMEOUT = 900.0
+TIDYING = 20.0
+"""Seconds that a conversion which is to end has to take away what it has written."""
 
 
 def with_adapter(config: GRPOConfig, *, loaded: bool = False) -> GRPOConfig:
@@ -85,7 +87,7 @@ def check_model(config: GRPOConfig, *, tokenizer: bool = True, weights: bool = T
         weights: False for a plan, which needs none.
 
     Raises:
-        UsageError: no such folder, a damaged one, or a hub id that is not cached where the hub cannot be reached.
+        UsageError: no such folder, a damaged one, a hub id that is not cached where the hub cannot be reached, or no package.
     """
     own = config.adapter is not None and has_tokenizer(adapter_named(config.adapter).folder)
     _check(config.model, "--model", config.revision, weights=weights, tokenizer=tokenizer and not own)
@@ -94,7 +96,9 @@ def check_model(config: GRPOConfig, *, tokenizer: bool = True, weights: bool = T
 
 
 def _check(name: str, flag: str, revision: str | None, **wanted: bool) -> None:
-    if name not in PACKAGED and not check_model_path(name, flag, **wanted):
+    if name in PACKAGED:
+        check_packaged(name)
+    elif not check_model_path(name, flag, **wanted):
         _check_hub(name, flag, revision, wanted)
 
 
@@ -110,7 +114,7 @@ def check_reward_models(specs: Sequence[RewardSpec]) -> None:
 
 
 def local_model(config: GRPOConfig) -> str:
-    """The folder or hub id that --model means; a packaged model is converted on first use.
+    """The folder or hub id that --model means; a packaged model is converted on first use, which a line says.
 
     Raises:
         UsageError: the package of a packaged model is missing.
@@ -118,31 +122,52 @@ def local_model(config: GRPOConfig) -> str:
     """
     if config.model not in PACKAGED:
         return config.model
-    command = [*python(), "-m", "postrl.learning.packaged", config.model]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=CONVERSION_TIMEOUT,
-            stdin=subprocess.DEVNULL,
-            env=child_environment(),
-        )
-    except subprocess.TimeoutExpired as error:
-        raise PostrlError(
-            f"converting {config.model} took more than {CONVERSION_TIMEOUT:.0f} s",
-            hint=f"delete {cache_folder()} and try again",
-        ) from error
-    if done.returncode == UsageError.exit_code:
-        message, _, hint = done.stderr.strip().rpartition("\nhint: ")
-        raise UsageError(message.splitlines()[-1] if message else done.stderr.strip(), hint=hint)
-    if done.returncode:
-        raise PostrlError(
-            f"{config.model} could not be converted:\n{done.stderr.strip()[-2000:]}",
-            hint=f"delete {cache_folder()} and try again",
-        )
-    return done.stdout.strip().splitlines()[-1]
+    if (folder := converted(config.model)) is not None:
+        return str(folder)
+    check_packaged(config.model)
+    note(f"preparing {config.model} (converted once, about half a minute)")
+    code, out, err = _run_conversion(config.model)
+    if code == 0:
+        return out.strip().splitlines()[-1]
+    message, _, hint = err.strip().rpartition("\nhint: ")
+    if message and "Traceback" not in message:
+        kind = UsageError if code == UsageError.exit_code else PostrlError
+        raise kind(message.splitlines()[-1], hint=hint)
+    raise PostrlError(
+        f"{config.model} could not be converted:\n{err.strip()[-2000:]}",
+        hint=f"delete {cache_folder()} and try again",
+    )
+
+
+def _run_conversion(name: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the process that converts a model. It ends with this call, however that ends, and
+    has time to take away what it has half written."""
+    command = [*python(), "-m", "postrl.learning.packaged", name]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        env=child_environment(),
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=CONVERSION_TIMEOUT)
+        except BaseException as error:
+            process.terminate()
+            try:
+                process.wait(TIDYING)
+            except BaseException:
+                process.kill()
+                raise
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise PostrlError(
+                    f"converting {name} took more than {CONVERSION_TIMEOUT:.0f} s",
+                    hint=f"delete {cache_folder()} and try again",
+                ) from error
+            raise
+    return process.returncode, out, err
 
 
 def _check_hub(name: str, flag: str, revision: str | None, wanted: dict[str, bool]) -> None:

