@@ -183,3 +183,29 @@ _rows(
 _rows("hub_strategy", "the final model is uploaded, once", same=(None, "end"))
 _rows("skip_memory_metrics", "memory/peak_gb is always measured", same=(None, False, True))
 _rows("full_determinism", "the same seed gives the same data and sampling seeds", "set seed")
+
+# -- of TRL's command line and scripts, beside its GRPOConfig
+for _theirs, _ours in (
+    ("model_name_or_path", "set model"),
+    ("model_revision", "set revision"),
+    ("torch_dtype", "set dtype"),
+    ("chat_template_path", "set chat_template"),
+    ("dataset_name", "set dataset"),
+    ("dataset_train_split", "set dataset_split"),
+    ("dataset_test_split", "eval_dataset='NAME:split'"),
+    ("reward_funcs", "set reward"),
+    ("reward_model_name_or_path", "reward='reward_model:MODEL'"),
+    ("lora_r use_peft", "set lora_rank"),
+):
+    _rows(_theirs, "it has another name here", _ours)
+_rows("dataset_streaming", "prompts are read whole before the first step")
+_rows(
+    "lora_task_type lora_modules_to_save use_rslora use_dora",
+    "adapters have a rank, a scale, dropout and modules",
+    "set lora_rank, lora_alpha, lora_dropout or lora_target_modules",
+)
+_rows(
+    "load_in_4bit load_in_8bit use_bnb_nested_quant bnb_4bit_quant_type",
+    "weights are not loaded quantized",
+    "lora_rank=16 trains an adapter alone",
+)

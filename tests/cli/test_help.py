@@ -6,6 +6,7 @@ After a wanted change: `POSTRL_UPDATE_SNAPSHOTS=1 python -m pytest tests/cli` wr
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -28,13 +29,13 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "accelerate", "peft", "pan
 
 
 COMMANDS = (
-    (), ("grpo",), ("serve",), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",), ("plan",), ("merge",),
+    (), ("grpo",), ("grpo", "--help-all"), ("serve",), ("serve", "--help-all"), ("plan", "--help-all"), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",), ("plan",), ("merge",),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("args", COMMANDS, ids=["-".join(("postrl", *args)) for args in COMMANDS])
 def test_the_help_is_the_one_that_was_reviewed(postrl, args):
-    shown = postrl(*args, "--help")
+    shown = postrl(*args) if "--help-all" in args else postrl(*args, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     snapshot = SNAPSHOTS / ("-".join(("postrl", *args)) + ".txt")
     if os.environ.get("POSTRL_UPDATE_SNAPSHOTS") == "1":
@@ -43,17 +44,42 @@ def test_the_help_is_the_one_that_was_reviewed(postrl, args):
 
 
 def test_the_help_has_every_flag_whole_in_its_panel(postrl):
-    with_critic = postrl("ppo", "--help").stdout
+    with_critic = postrl("ppo", "--help-all").stdout
     panels = [with_critic.index(f"\n{panel}:\n") for panel in PANELS]
     assert panels == sorted(panels)
-    shown = with_critic + "".join(postrl(name, "--help").stdout for name in ("grpo", "gspo", "cispo", "sapo"))
+    shown = with_critic + "".join(postrl(name, "--help-all").stdout for name in ("grpo", "gspo", "cispo", "sapo"))
     for f in fields(GRPOConfig):
         name = flag(f.name)
         assert any(f"  {start}{end}" in shown for start in (name, "--[no-]" + name[2:]) for end in (" ", "\n")), name
 
 
+@pytest.mark.parametrize("command", [*PRESETS, "serve", "plan", "rescore"])
+def test_the_help_of_a_command_fits_a_screen_and_says_how_many_settings_there_are(postrl, command):
+    shown = postrl(command, "--help").stdout.splitlines()
+    assert len(shown) <= 50
+    if command != "rescore":  # whose help is short, and all of it
+        everything = postrl(command, "--help-all").stdout
+        flags = len(re.findall(r"^  --\S+", everything, flags=re.MULTILINE)) - everything.count("  --help")
+        assert any(f"Show all {flags} settings" in line for line in shown)
+        assert "\nMost used:\n" not in everything
+
+
+def test_what_is_most_used_comes_first(postrl):
+    short = postrl("grpo", "--help").stdout
+    names = re.findall(r"^  (--\S+)", short.partition("\nMost used:\n")[2], flags=re.MULTILINE)
+    assert names == [
+        "--model", "--dataset", "--reward", "--max-steps", "--learning-rate", "--num-generations", "--max-completion-length",
+        "--lora-rank", "--output-dir", "--config", "--dry-run", "--help-all",
+    ]  # fmt: skip
+
+
+def test_a_command_whose_help_is_short_takes_help_all_too(postrl):
+    assert postrl("rescore", "--help-all").stdout == postrl("rescore", "--help").stdout
+    assert postrl("--help-all").stdout == postrl("--help").stdout
+
+
 def test_no_line_of_the_help_is_wider_than_the_terminal(postrl):
-    for args in set(COMMANDS) - {("serve",)}:  # whose examples are longer
+    for args in set(COMMANDS) - {("serve",), ("serve", "--help-all")}:  # whose examples are longer
         assert max(len(line) for line in postrl(*args, "--help").stdout.splitlines()) <= 100, args
 
 
@@ -71,6 +97,15 @@ def test_the_version_is_shown(postrl):
     assert postrl("--version").stdout == f"postrl {__version__}\n"
 
 
+COMPLETION = """
+import os
+os.environ.update(COMP_WORDS="postrl grpo --reward ", COMP_CWORD="3", _POSTRL_COMPLETE="complete_bash")
+import postrl.cli as c
+try: c.main([])
+except SystemExit: pass
+"""
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -79,11 +114,24 @@ def test_the_version_is_shown(postrl):
         "import postrl.cli as c\ntry: c.main(['grpo', '--help'])\nexcept SystemExit: pass",
         "import postrl.cli as c\ntry: c.main(['grpo', '--model', 'm'])\nexcept SystemExit: pass",
         "import postrl.cli as c\ntry: c.main(['reward', 'test', '--help'])\nexcept SystemExit: pass",
+        "import postrl.cli as c\ntry: c.main(['grpo', '--modle', 'm'])\nexcept SystemExit: pass",
+        COMPLETION,
         "import postrl.cli as c\ntry: c.main(['init', '../x'])\nexcept SystemExit: pass",
         "import postrl.cli as c\ntry: c.main(['rescore', 'nowhere'])\nexcept SystemExit: pass",
         "import postrl.cli as c\ntry: c.main(['plan', '--simulate', '--gpus', '2', '--steps', '1'])\nexcept SystemExit: pass",
     ],
-    ids=["import", "postrl --help", "grpo --help", "usage error", "reward test --help", "init", "rescore", "plan"],
+    ids=[
+        "import",
+        "postrl --help",
+        "grpo --help",
+        "usage error",
+        "reward test --help",
+        "unknown flag",
+        "completion",
+        "init",
+        "rescore",
+        "plan",
+    ],
 )
 def test_nothing_heavy_is_imported(program):
     check = f"{program}\nimport sys; print('loaded:', sorted(set(sys.modules) & {HEAVY!r}))"
@@ -109,7 +157,8 @@ def test_the_page_of_algorithms_in_the_docs_is_the_one_the_table_gives():
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 def test_every_algorithm_is_a_command_that_shows_its_own_defaults(postrl, preset):
-    shown = " ".join(postrl(preset.name, "--help").stdout.split())
+    short, shown = (" ".join(postrl(preset.name, name).stdout.split()) for name in ("--help", "--help-all"))
+    assert " ".join(preset.formula.split()) in short
     assert " ".join(preset.formula.split()) in shown
     for name, value in preset.settings.items():
         assert f" {shown_setting(name, value)} " in shown

@@ -94,7 +94,7 @@ def test_a_full_disk_is_one_message_and_leaves_nothing(package):
         (folder / "half").write_text("half")
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    with pytest.raises(PostrlError, match="cannot be written to .*No space left on device") as refused:
+    with pytest.raises(PostrlError, match=r"cannot be written to .*No space left on device") as refused:
         make_folder(package, full)
     assert "XDG_CACHE_HOME" in refused.value.hint
     assert left(package) == []

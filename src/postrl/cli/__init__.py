@@ -10,14 +10,16 @@ leave_working_folder()  # what is imported from here on is not the user's
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from postrl import __version__
-from postrl.cli import env, grpo, init, merge, plan, processes, rescore, reward, serve
-from postrl.errors import PostrlError
+from postrl.cli import env, grpo, init, merge, plan, processes, rescore, reward, serve, unknown
+from postrl.cli.options import HELP_ALL
+from postrl.errors import PostrlError, UsageError
 
 
 class _Commands(TyperGroup):
@@ -25,13 +27,24 @@ class _Commands(TyperGroup):
         """`postrl dr-grpo` is `postrl dr_grpo`."""
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, cmd_name.replace("-", "_"))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args[:1] == [HELP_ALL]:
+            args = ["--help"]
+        return unknown.explained(self, ctx, super().parse_args, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise UsageError(f"there is no command {args[0]}", hint=f"{meant}`{ctx.command_path} --help` lists them")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="postrl",
     cls=_Commands,
     help="RL post-training of language models: vLLM rollouts, sharded trainers, verifiable rewards.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: flags are never cut, and it takes half the time
     context_settings={"max_content_width": 100},

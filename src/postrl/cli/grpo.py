@@ -30,11 +30,18 @@ Otherwise than in `postrl grpo`:
 """
 
 
+class TrainingCommand(SettingsCommand):
+    most_used = (
+        "--model", "--dataset", "--reward", "--max-steps", "--learning-rate", "--num-generations", "--max-completion-length",
+        "--lora-rank", "--output-dir", "--config", "--dry-run",
+    )  # fmt: skip
+
+
 def add_to(app: typer.Typer) -> None:
     for preset in PRESETS.values():
         command = app.command(
             name=preset.name,
-            cls=SettingsCommand,
+            cls=TrainingCommand,
             help=_help(preset),
             short_help=f"{preset.title}: {preset.summary}",
         )

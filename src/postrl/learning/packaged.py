@@ -121,11 +121,9 @@ def _alone(lock: Path) -> Iterator[bool]:
     """Hold the lock; False where the file system has none, and nobody can be told apart."""
     import fcntl
 
-    try:
-        file = open(lock, "w")
-    except OSError as error:
-        raise _unwritable(lock.parent, error) from error
-    with file:
+    with _explained(lock.parent):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    with open(descriptor, "w") as file:
         deadline, said = time.monotonic() + CONVERSION_TIMEOUT, False
         while True:
             try:

@@ -1,0 +1,147 @@
+"""A flag that a command does not have: what to type instead, where it belongs, or how TRL's is called here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from postrl.algorithms.refused import flag
+from postrl.config import GRPOConfig
+from postrl.errors import UsageError
+
+TRL = {
+    "per_device_train_batch_size generation_batch_size gradient_accumulation_steps steps_per_generation": (
+        "--prompts-per-step (times --num-generations: the completions of a step) and --minibatches (its optimizer steps)"
+    ),
+    "bf16 fp16": "--dtype bfloat16 (auto is that on GPUs) or float32",
+    "use_vllm": "--engine vllm, which starts the servers by itself",
+    "vllm_mode": "--engine vllm: servers beside the trainer, on GPUs of their own where there are several",
+    "vllm_server_base_url vllm_server_host vllm_server_port": "--vllm-server-url http://HOST:PORT",
+    "vllm_server_timeout": "--server-start-timeout",
+    "vllm_gpu_memory_utilization": "--gpu-memory-utilization",
+    "vllm_tensor_parallel_size": "--tensor-parallel-size",
+    "vllm_max_model_length": "--max-model-len",
+    "vllm_importance_sampling_correction": "--is-correction tis or none",
+    "shuffle_dataset": "--shuffle or --no-shuffle",
+    "loss_type": "an algorithm (`postrl dapo`, `dr_grpo`, `cispo`, `sapo`) or --loss-aggregation",
+    "importance_sampling_level": "`postrl gspo` for sequence",
+    "use_bias_correction_kl": "--kl-estimator k3_unbiased or k3_biased",
+    "model_init_kwargs": "--dtype, --attn-implementation, --revision and --trust-remote-code",
+    "resume_from_checkpoint": "--output-dir RUN --resume",
+    "save_strategy": "--save-steps N; 0 for no",
+    "eval_strategy": "--eval-steps N; 0 for no",
+    "logging_strategy": "--logging-steps N",
+    "hub_model_id": "--push-to-hub user/name",
+}
+"""TRL's names that `postrl.trl_names` converts in scripts and files -> what to type on the command line."""
+
+_TRL = {name: ours for names, ours in TRL.items() for name in names.split()}
+
+
+def explained(command: Any, ctx: Any, parse: Callable[[Any, list[str]], list[str]], args: list[str]) -> list[str]:
+    """What `parse` makes of the arguments.
+
+    Raises:
+        UsageError: a flag that the command does not have, or a value without a flag.
+    """
+    try:
+        return parse(ctx, list(args))
+    except Exception as error:  # typer brings click's exceptions without a public name
+        if hasattr(error, "option_name") and hasattr(error, "possibilities"):
+            typed = _as_typed(args, str(error.option_name))
+            raise unknown_flag(typed, ctx.command_path, _flags(command, ctx), _elsewhere(command, ctx)) from error
+        if found := re.match(r"Got unexpected extra argument\S* \((.*)\)", str(getattr(error, "message", ""))):
+            raise _stray(found[1].split()[0], args) from error
+        raise
+
+
+def unknown_flag(typed: str, command: str, own: list[str], elsewhere: dict[str, str]) -> UsageError:
+    """The error for a flag, as it was typed, that `command` has not.
+
+    Args:
+        own: the flags of the command.
+        elsewhere: flags of other commands -> the command.
+    """
+    from postrl.trl_refused import REFUSED
+
+    name, hyphens = typed.lstrip("-").replace("-", "_"), typed.replace("_", "-")
+    if name in _TRL:
+        return UsageError(f"{command} has no {typed}, which is TRL's", hint=f"in postrl: {_TRL[name]}")
+    if name in REFUSED:
+        row = REFUSED[name]
+        return UsageError(f"{command} has no {typed}, which is TRL's: {row.why}", hint=_hint(row.hint, typed))
+    if hyphens in elsewhere:
+        return UsageError(
+            f"{hyphens} means nothing to `{command}`",
+            hint=f"leave it out, or give it to `{elsewhere[hyphens]}`; `{command} --help` shows what this command takes",
+        )
+    near = get_close_matches(hyphens, [*own, *map(flag, [*_TRL, *REFUSED]), *elsewhere], n=1, cutoff=0.6)
+    if near and near[0] not in own:
+        meant = unknown_flag(near[0], command, own, elsewhere)
+        return UsageError(f"{command} has no {typed}", hint=f"did you mean {near[0]}? {meant.message}; {meant.hint}")
+    lists = f"`{command} --help-all` lists all flags"
+    return UsageError(f"{command} has no {typed}", hint=f"did you mean {near[0]}? {lists}" if near else lists)
+
+
+def _as_typed(args: list[str], option: str) -> str:
+    """The flag as it stands on the command line: the parser tells it with hyphens."""
+    names = [arg.partition("=")[0] for arg in args]
+    return next((name for name in names if name.replace("_", "-") == option.replace("_", "-")), option)
+
+
+def _flags(command: Any, ctx: Any) -> list[str]:
+    return [
+        name
+        for option in command.get_params(ctx)
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("--") and not option.hidden
+    ]
+
+
+def _elsewhere(command: Any, ctx: Any) -> dict[str, str]:
+    """Flags of the other commands that are shown to people -> the command to give them to."""
+    root = ctx.find_root()
+    found = {name: f"{root.command_path} grpo" for f in fields(GRPOConfig) for name in _both(f.name)}
+    for path, other in _commands(root.command, root.command_path):
+        if other is not command:
+            found = {
+                **dict.fromkeys((name for p in other.params for name in p.opts if name.startswith("--")), path),
+                **found,
+            }
+    return found
+
+
+def _both(name: str) -> tuple[str, str]:
+    return flag(name), "--no-" + name.replace("_", "-")
+
+
+def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in getattr(group, "commands", {}).items():
+        if not command.hidden:
+            yield f"{path} {name}", command
+            yield from _commands(command, f"{path} {name}")
+
+
+def _stray(value: str, args: list[str]) -> UsageError:
+    """A value that belongs to no flag, most often behind a yes/no flag."""
+    before = args[args.index(value) - 1] if value in args[1:] else ""
+    if value.lower() in ("true", "false", "yes", "no", "1", "0") and before.startswith("--"):
+        on, off = before, "--no-" + before.removeprefix("--").removeprefix("no-")
+        return UsageError(
+            f"{before} takes no value, and {value} follows it", hint=f"write {on} or {off}".replace("_", "-")
+        )
+    return UsageError(
+        f"{value} belongs to no flag", hint="settings are given as --name value; a value with spaces in quotes"
+    )
+
+
+def _hint(hint: str, typed: str) -> str:
+    """A hint for a script as one for the command line: `engine='vllm'` is `--engine vllm`."""
+    names = "|".join(sorted((f.name for f in fields(GRPOConfig)), key=len, reverse=True))
+    shown = re.sub(rf"\b({names})=\[?'?([^'\],; ]+)'?\]?", lambda m: f"{flag(m[1])} {m[2]}", hint)
+    shown = re.sub(rf"\bset ({names})\b", lambda m: flag(m[1]), shown)
+    shown = re.sub(rf"(?<![-\w])(?=\w*_)({names})\b", lambda m: flag(m[1]), shown)
+    return f"in postrl: {shown}" if shown.startswith("--") else shown or f"leave {typed} out"
