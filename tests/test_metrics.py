@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from postrl.errors import DataError, UsageError
-from postrl.metrics import METRICS, MetricsWriter, Trackers, check_trackers, meaning, read_metrics
+from postrl.errors import DataError
+from postrl.metrics import METRICS, MetricsWriter, meaning, read_metrics
 
 
 @pytest.mark.parametrize(
@@ -98,38 +98,3 @@ def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path):
 def test_a_missing_file_is_an_error_that_names_it(tmp_path):
     with pytest.raises(DataError, match=r"metrics\.jsonl"):
         read_metrics(tmp_path / "metrics.jsonl")
-
-
-# -- trackers ------------------------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_tracker_lists_the_known_ones():
-    with pytest.raises(UsageError, match="tensorboard, wandb"):
-        check_trackers(["tensorbord"])
-
-
-def test_a_tracker_that_is_not_installed_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="pip install wandb"):
-        check_trackers(["wandb"])
-
-
-def test_without_trackers_logging_does_nothing(tmp_path):
-    trackers = Trackers([], run_name="r", folder=tmp_path, settings={})
-    trackers.log(1, {"reward/mean": 0.5})
-    trackers.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_tensorboard_gets_the_finite_metrics_of_each_step(tmp_path):
-    pytest.importorskip("tensorboard", reason="tensorboard is an extra of its own")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    trackers = Trackers(["tensorboard"], run_name="r", folder=tmp_path, settings={"dataset": ["a"], "seed": 1})
-    trackers.log(1, {"step": 1, "reward/mean": 0.5, "policy/loss": math.nan})
-    trackers.log(2, {"step": 2, "reward/mean": 0.75})
-    trackers.close()
-    events = EventAccumulator(str(tmp_path / "r"))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("reward/mean")] == [(1, 0.5), (2, 0.75)]
-    assert "policy/loss" not in events.Tags()["scalars"]

@@ -428,7 +428,12 @@ class GRPOConfig:
     replay: str | None = setting(
         None, RUN, "Train on the stored rollouts of this run folder instead of generating.", path=paths.path_itself
     )
-    report_to: list[str] = setting([], RUN, "Trackers to log to, such as tensorboard, wandb, trackio; repeatable.")
+    report_to: list[str] = setting([], RUN, "Trackers to log to: tensorboard, wandb, trackio, mlflow; repeatable.")
+    project: str | None = setting(
+        None,
+        RUN,
+        "The trackers' project; default: the variable WANDB_PROJECT (of wandb; the others have theirs), else postrl.",
+    )
     push_to_hub: str | None = setting(None, RUN, "Hub id to upload the final model to.")
     debug: bool = setting(False, RUN, "Show tracebacks.")
 

@@ -1,4 +1,4 @@
-"""Every metric's name and meaning, `metrics.jsonl`, and the trackers of `report_to`.
+"""Every metric's name and meaning, and `metrics.jsonl`.
 
 A metric is a sum and a count until it is written, so that means over ranks and micro-batches are exact: never a mean
 of means. `RUN/metrics.jsonl` has one line a step: {"step": 3, "reward/mean": 0.58, ...}; what is not finite is null.
@@ -12,11 +12,11 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from postrl.errors import DataError, UsageError
+from postrl.errors import DataError
 from postrl.types import Rollout
 
 METRICS: dict[str, str] = {
@@ -212,74 +212,3 @@ def _finite(value: Any) -> float | None:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     return value if isinstance(value, int) else float(value)
-
-
-# -- trackers --------------------------------------------------------------------------------------------------------
-
-TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow"}
-"""What `report_to` takes -> the package it needs. Each is an adapter of accelerate's."""
-
-
-def check_trackers(report_to: Iterable[str]) -> None:
-    """Refuse unknown and missing trackers before a run starts, without importing them.
-
-    Raises:
-        UsageError: a name that is no tracker, or one whose package is not installed.
-    """
-    from importlib.util import find_spec
-
-    for name in report_to:
-        if name not in TRACKERS:
-            raise UsageError(f"report_to is {name!r}", hint=f"choose among {', '.join(TRACKERS)}")
-        if find_spec(TRACKERS[name]) is None:
-            raise UsageError(f"report_to names {name}, which is not installed", hint=f"pip install {TRACKERS[name]}")
-
-
-class Trackers:
-    """Sends each step's metrics to the trackers of `report_to`; on the main rank only.
-
-    Args:
-        report_to: names of TRACKERS; empty: does nothing.
-        run_name: the run's name there.
-        folder: where trackers that write files put them.
-        settings: the run's settings, shown beside its curves.
-    """
-
-    def __init__(
-        self, report_to: Iterable[str], *, run_name: str, folder: str | Path, settings: Mapping[str, Any]
-    ) -> None:
-        names = list(report_to)
-        check_trackers(names)
-        self.trackers = [_open_tracker(name, run_name, Path(folder)) for name in names]
-        plain = {
-            key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()
-        }
-        for tracker in self.trackers:
-            tracker.store_init_configuration(plain)
-
-    def log(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        values = {name: value for name, value in metrics.items() if name != "step" and _finite(value) is not None}
-        for tracker in self.trackers:
-            tracker.log(values, step=step)
-
-    def close(self) -> None:
-        for tracker in self.trackers:
-            tracker.finish()
-
-
-def _open_tracker(name: str, run_name: str, folder: Path) -> Any:
-    from accelerate import PartialState
-    from accelerate.tracking import MLflowTracker, TensorBoardTracker, TrackioTracker, WandBTracker
-
-    PartialState()  # accelerate's trackers ask it which rank they are on
-    tracker: Any
-    if name == "tensorboard":
-        tracker = TensorBoardTracker(run_name, logging_dir=folder)
-    elif name == "mlflow":
-        tracker = MLflowTracker("postrl", run_name=run_name)
-    elif name == "wandb":
-        tracker = WandBTracker("postrl", name=run_name, dir=str(folder))
-    else:
-        tracker = TrackioTracker("postrl", name=run_name)
-    tracker.start()
-    return tracker

@@ -30,7 +30,7 @@ from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wir
 MAY_CHANGE_ON_RESUME = frozenset(
     {
         "output_dir", "run_name", "max_steps", "num_train_epochs", "save_steps", "on_hangup", "save_total_limit", "eval_steps",
-        "eval_dataset", "eval_prompts", "logging_steps", "resume", "report_to", "push_to_hub", "debug", "engine",
+        "eval_dataset", "eval_prompts", "logging_steps", "resume", "report_to", "project", "push_to_hub", "debug", "engine",
         "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "vllm_arg",
         "server_start_timeout", "server_frozen_timeout", "server_restarts", "worker_restarts", "request_timeout",
         "num_processes", "max_tokens_per_microbatch",

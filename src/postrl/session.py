@@ -33,11 +33,12 @@ from postrl.learning.loading import (
 )
 from postrl.learning.sharding import Ranks, this_rank
 from postrl.messages import decode, decode_groups, encode_groups
-from postrl.metrics import MetricsWriter, Trackers
+from postrl.metrics import MetricsWriter
 from postrl.rollout.embedded import EmbeddedSampler
 from postrl.run_folder import RunFolder, kept_settings
 from postrl.sources import LocalSource, RemoteSource, ReplaySource, Source, total_steps
 from postrl.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
+from postrl.trackers import Trackers
 from postrl.waiting import speaking
 from postrl.worker import Job, RolloutWorker, build_worker
 
@@ -154,7 +155,9 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         trackers = Trackers(
             config.report_to if ranks.is_main else [],
             run_name=config.run_name or "",
+            project=config.project,
             folder=folder.path,
+            note=folder.note,
             settings=config.to_dict(),
         )
         stack.callback(trackers.close)

@@ -167,7 +167,6 @@ _rows(
     "every completion is stored in RUN/rollouts",
     same=(None, False, True),
 )
-_rows("project", "trackers use the project postrl", "set run_name", same=(None, "huggingface"))
 _rows(
     "trackio_space_id trackio_bucket_id trackio_static_space_id", "trackio is configured by its environment variables"
 )

@@ -42,7 +42,7 @@ def _models() -> Iterable[str]:
 
 
 def _trackers() -> Iterable[str]:
-    from postrl.metrics import TRACKERS
+    from postrl.trackers import TRACKERS
 
     return TRACKERS
 

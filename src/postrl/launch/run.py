@@ -32,10 +32,10 @@ from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.siblings import Siblings, placement_of, siblings, with_engine
 from postrl.launch.summary import next_commands, resume_advice, resume_command, show_summary
 from postrl.learning.hub import check_access
-from postrl.metrics import check_trackers
 from postrl.rewards.declared import check_columns
 from postrl.rewards.registry import resolve, with_options
 from postrl.run_folder import RunFolder, step_of, with_run_folder
+from postrl.trackers import check_trackers
 
 POLL = 0.2
 SAVE_TIMEOUT = 300.0

@@ -24,6 +24,7 @@ from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.launch.summary import SCRIPT_RESUMES, next_calls, resume_advice, show_summary
 from postrl.learning.hub import check_access
 from postrl.run_folder import RunFolder
+from postrl.trackers import check_trackers
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -50,6 +51,7 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
     if given.model is None:
         check_model(config, tokenizer=given.tokenizer is None)
     check_early(config, given.job.rewards if given.job else (), model=None if given.model is None else "")
+    check_trackers(config.report_to)
     check_access(config.push_to_hub)
     job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
     with run_folder_of(config, checkpoint) as (_, folder):
