@@ -13,7 +13,7 @@ import postrl
 from postrl import cli
 from postrl.algorithms.refused import flag
 from postrl.cli import plan, serve
-from postrl.cli.unknown import TRL
+from postrl.cli.unknown import TRL, unknown_flag
 from postrl.config import GRPOConfig
 from postrl.trl_names import RULES
 from postrl.trl_refused import REFUSED
@@ -64,14 +64,14 @@ def test_a_flag_of_trls_is_answered_with_ours(refused, typed, ours):
     assert hint.startswith("in postrl: ") and ours in hint
 
 
-def test_every_name_of_trls_has_an_answer_whose_flags_exist(refused):
+def test_every_name_of_trls_has_an_answer_whose_flags_exist():
     named = {name for names in TRL for name in names.split()}
     assert named == {name for names, _ in RULES for name in names} - SETTINGS
     for name in [*named, *REFUSED]:
         if name not in SETTINGS:
-            error, hint = refused(f"grpo --{name}")
-            assert "which is TRL's" in error
-            for found in re.findall(r"--[a-z][a-z-]+", hint.replace(f"--{name}", "")):
+            answer = unknown_flag(f"--{name}", "postrl grpo", [], {})
+            assert "which is TRL's" in answer.message and answer.hint
+            for found in re.findall(r"--[a-z][a-z-]+", answer.hint.replace(f"--{name}", "")):
                 assert found.removeprefix("--").removeprefix("no-").replace("-", "_") in SETTINGS, (name, found)
 
 

@@ -29,7 +29,7 @@ Speeds are guessed from the model's size unless a run or --simulation-arg says b
 PANEL = "Simulation"
 TAKES = frozenset(
     {
-        "model", "revision", "trust_remote_code", "dtype", "lora_rank", "lora_target_modules", "dataset", "dataset_path",
+        "model", "revision", "trust_remote_code", "dtype", "adapter", "lora_rank", "lora_target_modules", "dataset", "dataset_path",
         "dataset_config", "dataset_split", "prompt_column", "answer_column", "max_prompt_length", "reward", "reward_arg",
         "sandbox", "engine", "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization",
         "max_model_len", "vllm_arg", "simulation_arg", "weight_sync", "prompts_per_step", "num_generations",

@@ -38,7 +38,7 @@ With --reward-model it serves that model instead, for the reward reward_model:
 
 TAKES = frozenset(
     {
-        "model", "revision", "trust_remote_code", "dtype", "lora_rank", "lora_target_modules", "weight_sync", "max_staleness",
+        "model", "revision", "trust_remote_code", "dtype", "adapter", "lora_rank", "lora_target_modules", "weight_sync", "max_staleness",
         "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "max_prompt_length", "max_completion_length",
         "vllm_arg", "seed", "output_dir", "debug",
     }
