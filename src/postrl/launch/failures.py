@@ -59,7 +59,7 @@ def _ended_rank(child: ChildProcess, folder: RunFolder, left: dict[str, Any] | N
     """The first rank that ended without an error of its own: by a signal, or by an exit of its own."""
     path = folder.logs / FAILURES
     try:
-        failed = json.loads(path.read_text())
+        failed = json.loads(path.read_text(encoding="utf-8"))
         first = min(int(one["time"]) for one in failed)
         # Those that torchrun ends are given half a minute; what it kills then is no cause.
         ranks = [(str(one["rank"]), int(one["exit_code"])) for one in failed if int(one["time"]) - first < KILLED_AFTER]
