@@ -81,7 +81,7 @@ def test_the_memory_of_verdicts_is_bounded(monkeypatch):
 
 
 def test_the_version_names_the_verifier_and_its_library():
-    assert math_reward.version().startswith("math 1, math-verify ")
+    assert math_reward.version().startswith("math 2, math-verify ")
 
 
 def test_one_completion_gets_one_score():

@@ -24,7 +24,7 @@ from postrl.rewards.math.grader import GraderFailure, GraderTimeout, pool
 from postrl.rewards.score import Score
 from postrl.rewards.text import REASONING, text_of
 
-VERSION = "math 1"
+VERSION = "math 2"
 LARGEST_CACHE = 100_000
 """Verdicts kept. The completions of a group repeat their answers a lot."""
 

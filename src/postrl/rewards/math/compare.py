@@ -45,7 +45,7 @@ from postrl.rewards.math.shape import FALSE, as_inequality, shape
 from postrl.rewards.math.syntax import parse
 from postrl.rewards.math.tree import Node, to_wire
 from postrl.rewards.math.values import contains, contains_calls, exact, plain, symbols, undefined
-from postrl.rewards.math.vectors import as_tuple
+from postrl.rewards.math.vectors import as_tuple, has_directions
 from postrl.rewards.math.words import names
 
 MOST_ITEMS = 60
@@ -103,6 +103,8 @@ class Comparison:
         gold, answer = _single(gold, answer), _single(answer, gold)
         if gold.kind != answer.kind and {"tuple", "matrix"} & {gold.kind, answer.kind}:
             gold, answer = as_tuple(gold, len(answer.args)) or gold, as_tuple(answer, len(gold.args)) or answer
+        if has_directions(gold) != has_directions(answer):  # 3i + 4j in bold on one side only
+            gold, answer = as_tuple(gold, 3) or gold, as_tuple(answer, 3) or answer
         if {gold.kind, answer.kind} == {"tuple", "list"}:
             gold, answer = _as_point(gold), _as_point(answer)
         if "equation" in (gold.kind, answer.kind):
@@ -112,7 +114,8 @@ class Comparison:
         if "named" in (gold.kind, answer.kind):
             return self._named(gold, answer)
         if (gold.kind == "mod") != (answer.kind == "mod"):
-            return self.same(*(node.args[0] if node.kind == "mod" else node for node in (gold, answer)))
+            gold, answer = _residue(gold), _residue(answer)
+            return "mod" not in (gold.kind, answer.kind) and self.same(gold, answer)
         for kinds, compare in _BY_KIND:
             if gold.kind in kinds or answer.kind in kinds:
                 return gold.kind in kinds and answer.kind in kinds and compare(self, gold, answer)
@@ -290,6 +293,13 @@ def _as_point(node: Node) -> Node:
     if node.kind != "list" or len(names) != len(node.args) or names != sorted(set(names)):
         return node
     return Node("tuple", tuple(item.args[0] for item in node.args), "()")
+
+
+def _residue(node: Node) -> Node:
+    """3 of 3 (mod 7); 10 (mod 7) is no number."""
+    values = [exact(arg) for arg in node.args] if node.kind == "mod" else []
+    reduced = len(values) == 2 and values[0] is not None and values[1] is not None and 0 <= values[0] < values[1]
+    return node.args[0] if reduced else node
 
 
 def _as_equation(node: Node) -> Node | None:

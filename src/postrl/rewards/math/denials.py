@@ -19,7 +19,8 @@ _BETWEEN = (
 _CLAUSE_STARTS = re.compile(r"[.!?,;:\n]")
 _DENIED = re.compile(
     rf"{_NEGATION}(?:\s++(?:{_BETWEEN}))*+[\s$*(\[{{\\]*+$"  # "is certainly not 42"
-    rf"|\b(?:rather\s+than|instead\s+of)\s*+[\s$*(\[{{\\]*+$"
+    rf"|\b(?:rather\s+than|instead\s+of|anything\s+but|far\s+from|reject(?:s|ed)?|rul(?:e|es|ed|ing)\s+out|exclud(?:e|es|ed|ing)|"
+    rf"discard(?:s|ed)?)\s*+[\s$*(\[{{\\]*+$"
     rf"|{_NEGATION}(?:\s+\w+){{0,2}}?\s+(?:think|believe|say|claim|agree|true|correct|right|the\s+case|likely|possible)\b"
     r"|\b(?:doubt|unlikely|whether)\b|\b(?:false|wrong|incorrect|untrue|impossible)\s+(?:that|to\s+say)\b",
     re.IGNORECASE,

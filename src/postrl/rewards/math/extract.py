@@ -54,7 +54,7 @@ _ANCHOR = re.compile(  # possessive (`*+`): linear on any text
 )
 _REST_ENDS = re.compile(
     r"\n|[.!](?=\s|$|\*)|,(?=\s+(?!or\b|and\b)[a-z]{2})|\s(?:because|since|so|which|as|where|when|but|although|though|"
-    r"while|rather\s+than|instead\s+of)\s",
+    r"while|rather\s+than|instead\s+of)\s|\s(?=\((?:not|rather|since|because|instead)\b)",
     re.IGNORECASE,
 )
 _FORMULA = re.compile(r"(?:\$\$?|\\\(|\\\[)(?P<inside>.+?)(?:\$\$?|\\\)|\\\])\s*(?P<stop>[.;!]?)\s*", re.DOTALL)

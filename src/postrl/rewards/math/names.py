@@ -83,6 +83,8 @@ def _segment(node: Node) -> Node | None:
 def _called(node: Node) -> Node | None:
     """|AB|, |z|, \\sin A: of what is a thing by its letter, not an unknown."""
     inside = node.args[0]
+    if node.value in ("max", "min") and len(node.args) == 1:  # \\max f
+        return Node("label", value=node.value)
     if node.value == "abs":
         thing = inside.kind == "sym" and (_is_point(inside.value) or inside.value in _THINGS)
         return Node("function", (inside,), "abs") if thing or _segment(inside) else None

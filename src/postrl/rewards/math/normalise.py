@@ -13,7 +13,6 @@ import unicodedata
 from functools import lru_cache
 
 from postrl.rewards.math.tokens import FUNCTIONS
-from postrl.rewards.math.units import KNOWN_WORDS
 from postrl.rewards.math.words import PHRASES
 
 _UNICODE = str.maketrans(
@@ -89,6 +88,17 @@ _ALIGNED = re.compile(
 _FRENCH = re.compile(
     r"(?:(?<![\w)}\]])|(?<=\\cup)|(?<=\\cap))([\[\](])([^\[\](){}]*[,;][^\[\](){}]*)([\[\])])(?![\w(])"
 )
+_SPOKEN = frozenset({"cis", "sin", "cos", "tan", "cot", "ln", "log", "arcsin", "arccos", "arctan"})
+_PRIMES = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|(\\prime)(?![a-zA-Z]))")
+_BRACED_CHOOSE = re.compile(r"\{([^{}]*?)\\choose(?![a-zA-Z])([^{}]*?)\}")
+_BOLD_SET = re.compile(r"\\mathbf\s*\{\s*([RZQ])\s*\}")
+_ABBREVIATED = re.compile(r'"(sq|cu|approx|hrs?|mins?|secs?|ft|in|yd|lbs?|oz)"\.')
+_EXCEPT = re.compile(
+    r'"?all"? (?:"?real"? )?(?:"?numbers?"?|"?reals"?) (?:"?[a-z]"? )?"?except"? (?:"?for"? )?(?!"?for)([^"]+)$',
+    re.IGNORECASE,
+)
+_DURATION = re.compile(r"^([0-9]+) ?h(?:rs?|ours?)? ?([0-9]+) ?m(?:ins?|inutes?)?$")
+_TO = re.compile(r'(?<=[0-9]) ?"to" ?(?=[0-9])')
 _DIGIT = re.compile(r"(?![0-9])\d")
 _CHOOSE = re.compile(
     r"(?:(?:\{\})?[\^_]\{?([0-9]+)\}?\s*)C_\{?([0-9]+)\}?(?![0-9^])|(?<![\w\\])C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?(?![0-9])"
@@ -97,6 +107,7 @@ _CHOOSE = re.compile(
 _BASE = re.compile(
     r'(?<![\w.])([0-9A-F]+)\s*\(?\s*"?base"?[\s-]*(?:"([a-z]+)"|\{?([0-9]+)\}?)\s*\)?|\(\s*([0-9A-F]+)\s*\)(?=_)'
 )
+_BASE_BELOW = re.compile(r'_\{ *"base" *')
 _BASIS = re.compile(
     r"\\(?:hat|vec|bar|overrightarrow|widehat|mathbf|mathbf|boldsymbol|bm)\s*"
     r"(?:\{\s*(?:\\(?:vec|mathbf|boldsymbol|bm)\s*\{?\s*)?\\?([ijk])(?:math)?\s*\}\}?|\\?([ijk])(?:math)?(?![a-zA-Z]))"
@@ -118,7 +129,9 @@ _UNITS_OF_ONE_LETTER = frozenset("mgshLlNJWVAKCF")
 
 
 _LEADING = re.compile(
-    r"^(?:(?:=(?!=)|\\(?:Rightarrow|implies|Longrightarrow|rightarrow|longrightarrow|to|iff)(?![a-zA-Z]))\s*)+"
+    r"^(?:(?:=(?!=)|\\(?:Rightarrow|implies|Longrightarrow|rightarrow|longrightarrow|to|iff)(?![a-zA-Z]))\s*"
+    r"|\"(?:hence|thus|therefore|so|then|finally)\"\s*,?\s*(?=\S))+",
+    re.IGNORECASE,
 )
 _LABEL = re.compile(r'^(?:"?the"? )?"?(?:final )?"?answer"?\s*(?:"?is"?|:|=)\s*(?=\S)', re.IGNORECASE)
 
@@ -131,7 +144,8 @@ def tidy(text: str) -> str:
     text = text.replace("{,}", ",").replace("{:}", ":").replace("**", "^")
     text = _PHANTOM.sub(" ", _BLACKBOARD.sub(_blackboard, text))
     text = _ALIGNED.sub(_rows, _DIGIT.sub(lambda m: str(unicodedata.decimal(m[0])), _BASIS.sub(_direction, text)))
-    text = _CASES.sub(r" \\cases ", _CHOOSE.sub(_binomial, text))
+    text = _BRACED_CHOOSE.sub(r"\\binom{\1}{\2}", _PRIMES.sub(lambda m: "'" * m[0].count("prime"), text))
+    text = _CASES.sub(r" \\cases ", _CHOOSE.sub(_binomial, _BOLD_SET.sub(_blackboard, text)))
     text = _DOUBLED.sub(r"\\", text) if r"\begin" not in text and r"\cases" not in text else text
     text = _END.sub(r" \\endmatrix ", _DETERMINANT.sub(r" \\determinant ", _MATRIX.sub(r" \\matrix ", text)))
     for _ in range(3):  # \textbf{\text{A}}
@@ -146,7 +160,9 @@ def tidy(text: str) -> str:
     text = _ORDINAL.sub("", " ".join(text.split()))
     if not re.search(r"[(\[\]]|\\[{}]", text):  # between brackets a comma separates: (1,234) has two elements
         text = _BLANK_THOUSANDS.sub(lambda m: m[0].replace(" ", ""), _COMMA_THOUSANDS.sub(_without_commas, text))
-    text = _FRENCH.sub(_interval, _BASE.sub(_based, text))
+    text = _TO.sub(":", _EXCEPT.sub(r"\\reals \\setminus \\{\1\\}", _ABBREVIATED.sub(r'"\1"', text)))
+    text = _DURATION.sub(r'\1 "h" \2 "min"', text)
+    text = _FRENCH.sub(_interval, _BASE.sub(_based, _BASE_BELOW.sub("_{", text)))
     text = _HALF_DAY.sub(_half_day, _METRES_PER_SECOND.sub(' "m"/"s"', text))
     text = _without_stop(_LABEL.sub("", text))
     return text if text.casefold() not in PHRASES else " ".join(f'"{word}"' for word in text.split())
@@ -162,7 +178,7 @@ def _words(match: re.Match[str]) -> str:
     """The inside of a text command, its words quoted so that they are not products of letters."""
     inside, name = match["inside"].replace("\\", " \\"), match["name"]
     letter = inside.strip()
-    if letter in FUNCTIONS and (name.startswith("operatorname") or letter not in KNOWN_WORDS):
+    if letter in FUNCTIONS and (name.startswith("operatorname") or letter in _SPOKEN):
         return rf" \{letter} "
     if len(letter) == 1 and letter.isalpha() and not name.startswith(("text", "mbox", "hbox")):
         if letter in "ijk" and name.startswith(("mathbf", "bold", "bm", "pmb")):

@@ -107,13 +107,21 @@ class Primaries(Cursor):
     def subscripted(self, name: str) -> Node:
         if self.found("_"):
             start = self.place
-            if self.kind() == "num":
-                self.take()
+            if self.peek() == "{":
+                self.skip_group()
             else:
-                self.argument()
+                self.take()
             inside = [token.text for token in self.tokens[start : self.place] if token.text not in "{}"]
             name = f"{name}_{''.join(inside)}"
         return Node("sym", value=name)
+
+    def skip_group(self) -> None:
+        """What stands in braces, whatever it is: a_{2k}, x_{\\max}, S_{"total"}."""
+        depth = 0
+        while True:
+            depth += {"{": 1, "}": -1}.get(self.take(), 0)
+            if depth == 0:
+                return
 
     def argument(self) -> Node:
         """The argument of a command: a group, or one digit, letter or command, as TeX has it."""

@@ -12,7 +12,7 @@ _SEVERAL = rf"(?P<letters>{_LETTERS}(?:\s*,\s*{_LETTERS})*)"
 _DOMAIN = r"∈\s*(?:\\bb[ZNQCR]|\\reals|\\bbZ)\s*(?:[\^_]\s*\{?\s*[+*0-9>=]*\s*\}?)*(?:\\setminus\s*\\\{\s*0\s*\\\})?"
 _KIND = (
     r'(?:"?(?:real|complex|rational|positive|negative|natural|non-?negative|non-?zero|fixed|constants?|integers?|'
-    r'numbers?|values?|arbitrary|of)"?\s*)'
+    r'numbers?|values?|arbitrary|any|some|of)"?\s*)'
 )
 _QUANTIFIER = r'(?:"?(?:all|any|every|each|some|arbitrary)"?\s*)'
 _IS = r'(?:"?(?:is|are|being)"?\s*)(?:"?an?"?\s*)?'

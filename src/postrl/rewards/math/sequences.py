@@ -13,25 +13,36 @@ DOTS = Node("dots")
 
 
 def without_dots(items: list[Node]) -> list[Node]:
-    """The items, dots between integers filled in where they are a progression of at most MOST_ELEMENTS elements; where
-    the last one is no number, only the first two stay before the dots."""
+    """The items, dots between integers filled in where they are a progression of at most MOST_ELEMENTS elements; of a
+    longer, an endless or a symbolic one only the first two items stay before the dots."""
     places = [i for i, item in enumerate(items) if item.kind == "dots"]
-    if len(places) != 1 or not 1 <= places[0] == len(items) - 2:
+    if len(places) != 1 or not 1 <= places[0] >= len(items) - 2:
         return items
-    first, last = items[: places[0]], items[-1]
-    numbers = [exact(item) for item in first]
-    known = [number for number in numbers if number is not None]
-    if len(known) < len(numbers):
+    first, last = items[: places[0]], items[places[0] + 1 :]
+    indexes, names = zip(*map(_index, first))
+    if None in indexes or len(set(names)) > 1:
         return items
+    known = [index for index in indexes if index is not None]
     if len(known) == 1:
         known.append(known[0] + 1)
     step = known[1] - known[0]
-    arithmetic = all(b - a == step for a, b in pairwise(known))
-    end = exact(last)
-    if end is None:
-        return [_number(known[0]), _number(known[1]), DOTS, last] if arithmetic and step else items
-    filled = _arithmetic(known[0], step, end) if arithmetic else _geometric(known, end)
-    return items if filled is None else [_number(value) for value in filled]
+    arithmetic = step != 0 and all(b - a == step for a, b in pairwise(known))
+    end = exact(last[0]) if last else None
+    if end is not None and not names[0]:
+        filled = _arithmetic(known[0], step, end) if arithmetic else _geometric(known, end)
+        if filled is not None:
+            return [_number(value) for value in filled]
+    return [_item(known[0], names[0]), _item(known[1], names[0]), DOTS, *last] if arithmetic else items
+
+
+def _index(item: Node) -> tuple[Fraction | None, str]:
+    """The number that an item is, or its index and its letter: 3 in x_3."""
+    letter, _, index = str(item.value).partition("_") if item.kind == "sym" else ("", "", "")
+    return (Fraction(int(index)), letter) if index.isdigit() else (exact(item), "")
+
+
+def _item(index: Fraction, letter: str) -> Node:
+    return Node("sym", value=f"{letter}_{index}") if letter else _number(index)
 
 
 def _arithmetic(start: Fraction, step: Fraction, end: Fraction) -> list[Fraction] | None:

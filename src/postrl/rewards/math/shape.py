@@ -111,8 +111,17 @@ def _list(items: list[Node], separator: str) -> Node:
             flat += [Node("named", (part,), item.value) if item.kind == "named" else part for part in value.args]
         else:
             flat.append(item)
+    if len(flat) > 2 and flat[0].kind == "named" and _is_range(flat):
+        return Node(
+            "named", (Node("list", tuple(without_dots([flat[0].args[0], *flat[1:]])), separator),), flat[0].value
+        )
     flat = without_dots(flat)
     return _joined_regions(flat, separator) or Node("list", tuple(flat), separator)
+
+
+def _is_range(items: list[Node]) -> bool:
+    """Whether only the first item has a name, and there are dots: k = 1, 2, ..., n."""
+    return any(item.kind == "dots" for item in items) and not any(item.kind == "named" for item in items[1:])
 
 
 def _is_point(node: Node) -> bool:
@@ -143,7 +152,7 @@ def _relation(node: Node) -> Node:
         del operators[place]
     if not operators:
         return shape(sides[0])
-    if set(operators) == {"="}:
+    if set(operators) <= {"=", r"\equiv"}:
         return _equality(sides)
     if operators == ["∈"]:
         return Node("named", (shape(sides[1]),), name_of(sides[0]) or ANYTHING)

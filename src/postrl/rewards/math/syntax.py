@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from postrl.rewards.math.labels import is_label_text, split_label
+from postrl.rewards.math.labels import has_unknown, is_label_text, split_label, without_words
+from postrl.rewards.math.names import asked_for, name_of
 from postrl.rewards.math.primaries import Primaries
 from postrl.rewards.math.tokens import CURRENCIES, FUNCTIONS, NotMath, Token, tokenize
 from postrl.rewards.math.tree import Node, counted, is_proper, unit_words
 from postrl.rewards.math.units import LETTERS
-from postrl.rewards.math.words import ABOUT, SEPARATING, SIGNS, names
+from postrl.rewards.math.words import ABOUT, REMARKS, SEPARATING, SIGNS, names
 
 _RELATIONS = names(r"= == < > <= >= != ≈ ∈ \equiv")
 _STARTS_NO_FACTOR = names(r"\cup \cap \setminus \rangle \rfloor \rceil \} \pm \mp \endmatrix \equiv \pmod \bmod \mod")
@@ -37,7 +38,7 @@ def parse(text: str) -> Node | None:
 def _labelled(text: str) -> Node | None:
     """`label = value` with a label that is not in the grammar: \\lim_{x \\to 0} f(x) = 6, "area" "of" \\triangle ABC = 12."""
     label, value = split_label(text)
-    tree = parse(value) if is_label_text(label) else None
+    tree = parse(value) if is_label_text(label) and _is_no_equation(label) else None
     if tree is None or tree.kind == "list":
         return None
     sides, operators = (tree.args, tree.value) if tree.kind == "relation" else ((tree,), ())
@@ -57,6 +58,15 @@ def _without_outer_parentheses(text: str) -> str:
     while last - first > 2 and partner.get(first) == last and partner.get(first + 1) == last - 1:
         first, last = first + 1, last - 1
     return text[first : last + 1]
+
+
+def _is_no_equation(label: str) -> bool:
+    """Whether what stands beside the words of a label is a name or was asked for: the value of x, not "so" x^2."""
+    formula = without_words(label)
+    tree = parse(formula) if formula else None
+    if tree is None:
+        return not has_unknown(formula)
+    return name_of(tree) is not None or asked_for(tree, computed=False)
 
 
 # -- the grammar -------------------------------------------------------------------------------------------------------
@@ -91,7 +101,7 @@ class _Parser(Primaries):
                 separators.append(word)
             else:
                 break
-            if separators[-1] == ";":
+            if separators[-1] in (";", "or"):
                 groups.append([])
             groups[-1].append(self.relation())
         if not separators:
@@ -273,7 +283,7 @@ class _Parser(Primaries):
                     words.append(self.take() + self.unit_power())
             elif remark := self.at_remark():
                 self.place += len(remark) + 2
-                words += remark
+                words += [] if set(remark) <= REMARKS else remark
             else:
                 return Node("unit", (quantity,), " ".join(words)) if words else quantity
 
@@ -289,7 +299,10 @@ class _Parser(Primaries):
         while first.kind == "compound" or (first.kind == "unit" and first.args[0].kind in ("num", "mixed", "/")):
             if self.kind() != "num":
                 break
-            second = self.units(self.power())
+            second = self.power()
+            if self.peek() in LETTERS:  # 5 kg 200 g
+                second = Node("unit", (second,), self.take())
+            second = self.units(second)
             if second.kind != "unit":
                 raise NotMath
             first = Node("compound", (first, second))

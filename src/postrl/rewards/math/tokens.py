@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     |(?P<op><=|>=|!=|==|!!|.))""",
     re.VERBOSE,
 )
+_APPLIED = re.compile(r"\s*[({^_\\]|\s+[a-z0-9]\b")
 _GLUED = re.compile(r"(and|or)([A-Z]+)$")
 _WORDLIKE = re.compile(r"(?<![\\a-zA-Z])(?=[a-zA-Z]*[aeiouyAEIOUY])[a-zA-Z]{3,}(?![a-zA-Z])")
 
@@ -67,7 +68,15 @@ def tokenize(text: str, split: bool) -> list[Token]:
         kind = match.lastgroup or ""
         spaced = match.start(kind) > match.start()
         if kind == "letters":
-            first, *others = _letters(match[kind], split, tokens[-1] if tokens else NOTHING)
+            previous = tokens[-1] if tokens else NOTHING
+            if (
+                match[kind] in ("min", "sec")
+                and previous.kind == "num"
+                and not _APPLIED.match(text.strip(), match.end())
+            ):
+                tokens.append(Token("word", match[kind], spaced))  # not the functions
+                continue
+            first, *others = _letters(match[kind], split, previous)
             tokens += [Token(first.kind, first.text, spaced), *others]
         else:
             tokens.append(Token(kind, match[kind], spaced))

@@ -13,27 +13,47 @@ _ZERO = Node("num", value=Fraction(0), text="0")
 
 
 def multiplied_out(node: Node) -> Node:
-    """A number times, or over, a matrix as a matrix; anything else as it is."""
-    if node.kind == "neg" and node.args[0].kind in ("matrix", "*", "/"):
-        inside = multiplied_out(node.args[0])
-        return _each(inside, lambda entry: Node("neg", (entry,))) if inside.kind == "matrix" else node
-    if node.kind not in ("*", "/"):
+    """A number times, or over, a matrix or a tuple, and sums of these, element by element; anything else as it is."""
+    if node.kind not in ("neg", "*", "/", "+"):
         return node
-    left, right = map(multiplied_out, node.args)
-    if left.kind == "matrix" and right.kind != "matrix":
-        return _each(left, lambda entry: Node(node.kind, (entry, right)))
-    if right.kind == "matrix" and left.kind != "matrix" and node.kind == "*":
-        return _each(right, lambda entry: Node("*", (left, entry)))
-    return node
+    args = list(map(multiplied_out, node.args))
+    whole = [arg.kind == "matrix" or arg.value == "()" for arg in args]
+    if not any(whole):
+        return node
+    if node.kind == "+":
+        return _sum(args) if all(whole) else node
+    if sum(whole) > 1 or (node.kind == "/" and whole[1]):
+        return node
+    place = whole.index(True)
+    others = args[:place] + args[place + 1 :]
+    if args[place].kind == "tuple" and any(map(symbols, others)):  # f(1, 2)
+        return node
+    return _each(args[place], lambda entry: Node(node.kind, (*args[:place], entry, *args[place + 1 :])))
 
 
-def _each(matrix: Node, change: Callable[[Node], Node]) -> Node:
-    return Node("matrix", tuple(Node("list", tuple(_computed(change(e)) for e in row.args)) for row in matrix.args))
+def _sum(parts: list[Node]) -> Node:
+    left, right = parts
+    if left.kind != right.kind or len(left.args) != len(right.args):
+        return Node("+", (left, right))
+    if left.kind == "matrix":
+        rows = [_sum([Node("tuple", a.args, "()"), Node("tuple", b.args, "()")]) for a, b in zip(left.args, right.args)]
+        return Node("matrix", tuple(Node("list", row.args) for row in rows))
+    return Node("tuple", tuple(_computed(Node("+", pair)) for pair in zip(left.args, right.args)), "()")
+
+
+def _each(whole: Node, change: Callable[[Node], Node]) -> Node:
+    if whole.kind == "tuple":
+        return Node("tuple", tuple(_computed(change(entry)) for entry in whole.args), whole.value)
+    return Node("matrix", tuple(Node("list", tuple(_computed(change(e)) for e in row.args)) for row in whole.args))
 
 
 def _computed(node: Node) -> Node:
     value = exact(node)
     return node if value is None else Node("num", value=value, text=str(value))
+
+
+def has_directions(node: Node) -> bool:
+    return bool(symbols(node) & set(BASIS))
 
 
 def as_tuple(node: Node, size: int) -> Node | None:

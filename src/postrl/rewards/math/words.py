@@ -88,6 +88,8 @@ NO_LABEL = (
     | names("twice thrice double triple half times plus minus over divided log root")
 )  # fmt: skip
 """Words that make a left side no label of the right one."""
+REMARKS = names("only exactly required as desired shown above answer final approx approximately")
+"""Words of a remark in parentheses that says nothing of a number."""
 GENERIC = names("unit total way different more number each left all altogether")
 """Nouns that count anything."""
 FUNCTION_WORDS = names("of for on at to per a an the with by and")
@@ -107,7 +109,8 @@ CONDITIONAL = names("if when for is are where as in case and")
 """Words that only introduce a condition."""
 PHRASES = {
     **dict.fromkeys(
-        ("no solution", "no solutions", "no real solution", "no real solutions", "no such solution", "empty set"), "empty"
+        ("no solution", "no solutions", "there is no solution", "there are no solutions", "there are no real solutions",
+         "no real solution", "no real solutions", "no such solution", "empty set"), "empty"
     ),
     **dict.fromkeys(
         ("all real numbers", "all reals", "real numbers", "any real number", "every real number", "set of real numbers",
