@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+
+from e2e.runs import Command
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -165,3 +168,20 @@ def test_a_new_run_goes_on_from_the_adapter_and_what_it_leaves_is_merged(place, 
     with torch.no_grad():
         torch.testing.assert_close(found(input_ids=ids).logits, expected(input_ids=ids).logits, rtol=0, atol=1e-5)
     assert place.postrl("merge", "from-lora").code == 2  # nothing is overwritten
+
+
+# -- replayed.py -------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_of_a_script_share_the_folder_that_was_made_for_it_and_the_first_one_speaks(place, script):
+    script("plain")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [*launch, str(SCRIPTS / "replayed.py"), "tiny", "by-plain"]
+    finished = Command(command, cwd=place.folder, env=place.env).wait()
+    assert finished.code == 0, finished.err
+    (first, folder), (second, same) = sorted(line.split() for line in finished.out.splitlines())
+    assert (first, second, same) == ("0", "1", folder)
+    lines = finished.err.splitlines()
+    assert lines.count(f"run folder: {folder} (logs in {folder}/logs)") == 1
+    assert lines.count(f"run folder: {folder}") == 1
+    assert place.run(folder).steps() == [1, 2]

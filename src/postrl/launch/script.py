@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from postrl.connections import Connections
 from postrl.console import note
-from postrl.errors import PostrlError
+from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
 from postrl.host.stopping import GracefulStop, came_of_the_stop, without_the_step
 from postrl.launch.early import check_early
@@ -99,7 +99,7 @@ def telling(config: GRPOConfig) -> Iterator[None]:
             note(f"stopped at once; {resume_advice(folder, SCRIPT_RESUMES)}")
         raise
     except PostrlError as error:
-        if folder.progress() is not None:
+        if folder.progress() is not None and not isinstance(error, UsageError):  # one that could not start says nothing
             error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, SCRIPT_RESUMES)]))
         raise
     show_summary(config, folder, next_calls, file=sys.stderr)
