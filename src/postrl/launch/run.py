@@ -79,7 +79,8 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
             note(f"stopped at once{by_signal(error)}; {resume_advice(folder, resume_command(folder))}")
             raise
         except PostrlError as error:
-            if not (watch.training and folder.stop_requested() and came_of_the_stop(error)):
+            stopping = stop.asked or folder.stop_requested()
+            if not (watch.training and stopping and came_of_the_stop(error)):
                 if watch.training:  # what was saved by an earlier run says nothing about one that could not start
                     error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, resume_command(folder))]))
                 raise
@@ -164,10 +165,13 @@ class Watch:
                     around.check()
                 except PostrlError:
                     self._let_it_save(trainer, line)
-                    raise
+                    if trainer.poll() != 0:  # else it had what it needed to end well
+                        raise
+                    break
                 time.sleep(POLL)
             self.show(line)
-        around.check()  # first: a trainer that lost its rollout worker says less than the worker
+        if trainer.poll() != 0:
+            around.check()  # first: a trainer that lost its rollout worker says less than the worker
         check_children(children, self.folder)
 
     def _let_it_save(self, trainer: ChildProcess, line: StepLine) -> None:
