@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import PostrlError, UsageError
+from postrl.host.python import child_environment
 
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow"}
 """What `report_to` takes -> the package it needs. Each is an adapter of accelerate's."""
@@ -75,7 +76,14 @@ def _check_wandb() -> None:
     command = [sys.executable, "-P", "-c", _ASK_WANDB]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=CHECK_TIMEOUT, stdin=subprocess.DEVNULL, check=True
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=CHECK_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+            check=True,
+            env=child_environment(),
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.CalledProcessError as error:

@@ -123,7 +123,7 @@ def _alone(lock: Path) -> Iterator[bool]:
 
     with _explained(lock.parent):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
-    with open(descriptor, "w") as file:
+    with open(descriptor, "w", encoding="utf-8") as file:
         deadline, said = time.monotonic() + CONVERSION_TIMEOUT, False
         while True:
             try:
