@@ -45,8 +45,9 @@ def test_results_are_on_stdout_and_nothing_else(place, whole):
     assert re.fullmatch(rf" reward on arithmetic \(evaluation\) +{number} +{number}", lines[2])
     assert re.fullmatch(rf" reward in training \(first step, last three\) +{number} +{number}", lines[3])
     assert lines[4:6] == ["run folder: whole", "next:"]
-    assert all(line.startswith(f"  postrl grpo --config {place.folder}/whole/config.yaml ") for line in lines[6:])
-    assert len(lines) == 8
+    assert all(line.startswith(f"  postrl grpo --config {place.folder}/whole/config.yaml ") for line in lines[6:8])
+    assert lines[8].endswith(f" {place.folder}/whole/model    # serve the model")
+    assert len(lines) == 9
 
 
 def test_progress_is_on_stderr_a_line_a_step(whole):
@@ -165,8 +166,8 @@ def test_the_stored_settings_are_the_resolved_ones_and_read_back_to_the_same(pla
 
 @pytest.fixture(scope="module")
 def next_runs(place, whole, tmp_path_factory, side_by_side):
-    """The printed commands, each for a copy of the folder and typed elsewhere: [(place, finished)]."""
-    commands = [line.strip() for line in whole.out.partition("next:\n")[2].splitlines()]
+    """The printed commands that train, each for a copy of the folder and typed elsewhere: [(place, finished)]."""
+    commands = [line.strip() for line in whole.out.splitlines() if line.startswith("  postrl ")]
     places = [place.copy(tmp_path_factory.mktemp("next") / "work") for _ in commands]
 
     def typed(there, line):
