@@ -29,7 +29,15 @@ from postrl.rewards.math.choices import (
     same_words,
 )
 from postrl.rewards.math.guards import guarded
-from postrl.rewards.math.names import asked_for, differ, in_letters_of, rearranged, renamed, renaming
+from postrl.rewards.math.names import (
+    asked_for,
+    differ,
+    in_letters_of,
+    rearranged,
+    renamed,
+    renaming,
+    without_bound_names,
+)
 from postrl.rewards.math.normalise import squashed, tidy
 from postrl.rewards.math.points import compare_at_points
 from postrl.rewards.math.qualifiers import without_qualifier
@@ -43,7 +51,7 @@ from postrl.rewards.math.quantities import (
 )
 from postrl.rewards.math.shape import FALSE, as_inequality, shape
 from postrl.rewards.math.syntax import parse
-from postrl.rewards.math.tree import Node, to_wire
+from postrl.rewards.math.tree import BINDING, Node, to_wire
 from postrl.rewards.math.values import contains, contains_calls, exact, plain, symbols, undefined
 from postrl.rewards.math.vectors import as_tuple, has_directions
 from postrl.rewards.math.words import names
@@ -251,6 +259,8 @@ class Comparison:
         if values[0] is not None and values[1] is not None:
             return values[0] == values[1] or same_decimal(gold, values[0], answer, values[1])
         if approximated(gold, answer):
+            return True
+        if contains(gold, BINDING) and without_bound_names(gold) == without_bound_names(answer):
             return True
         if contains(gold, NO_NUMBERS) or contains(answer, NO_NUMBERS):
             return gold == answer

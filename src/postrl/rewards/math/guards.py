@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from postrl.rewards.math.arithmetic import LARGEST_FACTORIAL, UNDEFINED
-from postrl.rewards.math.points import Approximation
+from postrl.rewards.math.points import Approximation, Exhausted
 from postrl.rewards.math.tree import Node
 from postrl.rewards.math.values import LARGEST_EXPONENT, symbols
 
@@ -47,7 +47,7 @@ def _size(node: Node) -> float:
         return max(map(_size, node.args), default=0.0)
     try:
         return float(abs(Approximation({}).of(node)[0]))
-    except UNDEFINED:
+    except (*UNDEFINED, Exhausted):
         return math.inf
 
 

@@ -214,3 +214,11 @@ def in_letters_of(gold: Node, answer: Node, free: Set[str], others: Set[str]) ->
     if (free or others) and 0 < len(new) <= MOST_RENAMED and len(new) <= len(old) <= MOST_RENAMED:
         for letters in permutations(old, len(new)):
             yield renamed(answer, dict(zip(letters, new)))
+
+
+def without_bound_names(node: Node, depth: int = 0) -> Node:
+    """The tree with the variables of sums and integrals by their depth, and without how it was written."""
+    if node.kind in BINDING:
+        node = renamed(node, {str(node.args[0].value): f"#{depth}"})
+        depth += 1
+    return Node(node.kind, tuple(without_bound_names(arg, depth) for arg in node.args), node.value)

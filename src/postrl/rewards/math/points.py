@@ -27,8 +27,8 @@ RANGES = ((0.3, 2.7), (0.3, 2.7), (0.3, 2.7), (0.3, 2.7), (0.05, 0.3), (10, 60),
 """Of the sizes of variables at each point."""
 POSITIVE = (0, 1, 5)
 """Points at which all variables are positive; at the third all are negative, at the others either."""
-MOST_WORK = 100_000
-"""Operations at one point in floats; a tenth of it with many digits."""
+MOST_WORK = 200_000
+"""Operations of one comparison; one with many digits counts as ten."""
 MOST_TERMS = 400
 ENDLESS_TERMS = 60
 """How many terms of an infinite series stand for it: enough to tell two series apart."""
@@ -37,25 +37,42 @@ QUADRATURE = 1e-9
 """Relative error of an integral."""
 
 
+class Exhausted(Exception):
+    """More than MOST_WORK."""
+
+
+class Work:
+    """What is left of the work of one comparison."""
+
+    def __init__(self) -> None:
+        self.left = MOST_WORK
+
+    def take(self, operations: int) -> None:
+        self.left -= operations
+        if self.left < 0:
+            raise Exhausted
+
+
 class Approximation:
     """Evaluates trees at one point, and bounds the error. Remembers whether all numbers were real."""
 
-    def __init__(self, point: Mapping[str, float], arithmetic: Arithmetic = FLOATS) -> None:
+    def __init__(self, point: Mapping[str, float], arithmetic: Arithmetic = FLOATS, work: Work | None = None) -> None:
         self.arithmetic = arithmetic
         self.point: dict[str, Any] = {name: arithmetic.number(value) for name, value in point.items()}
         self.point |= arithmetic.constants
         self.real = True
-        self.work = MOST_WORK if arithmetic is FLOATS else MOST_WORK // 10
+        self.work = work or Work()
+        self.cost = 1 if arithmetic is FLOATS else 10
 
     def of(self, node: Node) -> tuple[Any, Any]:
         """A value and its error: what each operation rounds, and how far it carries the errors of its operands.
 
         Raises:
             ArithmeticError, ValueError, KeyError, TypeError: it has no value, or none within the bounds.
+            Exhausted
         """
-        self.work -= 1 + len(node.args)
-        if self.work < 0:
-            raise OverflowError
+        heavy = 10 if node.kind in ("!", "!!") or node.value == "binom" else 1
+        self.work.take(self.cost * heavy * (1 + len(node.args)))
         error: Any = 0.0
         if node.kind == "num":
             value = self.arithmetic.number(node.value)
@@ -147,7 +164,7 @@ def approximate(node: Node) -> float | None:
     """The value of an expression without variables, if it is real."""
     try:
         value = complex(Approximation({}).of(node)[0])
-    except UNDEFINED:
+    except (*UNDEFINED, Exhausted):
         return None
     return value.real if abs(value.imag) <= 1e-12 * abs(value) else None
 
@@ -157,7 +174,7 @@ def to_many_digits(node: Node) -> Fraction | None:
     arithmetic = with_digits(DIGITS[0])
     try:
         value, error = Approximation({}, arithmetic).of(node)
-    except UNDEFINED:
+    except (*UNDEFINED, Exhausted):
         return None
     if abs(arithmetic.functions.im(value)) > error or error * SAFETY > ENOUGH * abs(value):
         return None
@@ -178,20 +195,24 @@ def compare_at_points(gold: Node, answer: Node, *, proportional: bool = False, s
         "differ" when they surely do, "agree" when they are equal to many digits wherever both have a value, "unknown"
         when the gold has no value anywhere, or not with enough digits.
     """
-    verdict = _compare(gold, answer, FLOATS, proportional, signed)
-    if verdict == "differ" or (verdict == "agree" and (contains(gold, INTEGRALS) or contains(answer, INTEGRALS))):
-        return verdict
-    for digits in DIGITS:
-        verdict = _compare(gold, answer, with_digits(digits), proportional, signed)
-        if verdict != "imprecise":
-            break
+    work = Work()
+    try:
+        verdict = _compare(gold, answer, FLOATS, work, proportional, signed)
+        if verdict == "differ" or (verdict == "agree" and (contains(gold, INTEGRALS) or contains(answer, INTEGRALS))):
+            return verdict
+        for digits in DIGITS:
+            verdict = _compare(gold, answer, with_digits(digits), work, proportional, signed)
+            if verdict != "imprecise":
+                break
+    except Exhausted:
+        return "unknown"
     return "unknown" if verdict == "imprecise" else verdict
 
 
 INTEGRALS = frozenset({"int"})
 
 
-def _compare(gold: Node, answer: Node, arithmetic: Arithmetic, proportional: bool, signed: bool) -> str:
+def _compare(gold: Node, answer: Node, arithmetic: Arithmetic, work: Work, proportional: bool, signed: bool) -> str:
     names = symbols(gold) | symbols(answer)
     whole = _in_limits(gold) | _in_limits(answer)
     indexes = range(len(RANGES)) if names else [0]
@@ -200,13 +221,13 @@ def _compare(gold: Node, answer: Node, arithmetic: Arithmetic, proportional: boo
     complex_gold = _mentions(gold, "i")
     for index in indexes:
         point = _point(names, index, whole)
-        at_gold = Approximation(point, arithmetic)
+        at_gold = Approximation(point, arithmetic, work)
         try:
             wanted = at_gold.of(gold)
         except UNDEFINED:
             continue
         try:
-            got = Approximation(point, arithmetic).of(answer)
+            got = Approximation(point, arithmetic, work).of(answer)
         except UNDEFINED:
             got = None
         (pairs if at_gold.real or complex_gold or not names else elsewhere).append((wanted, got))
