@@ -27,7 +27,7 @@ from postrl.data import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.dynamic_sampling import informative, unjudged
 from postrl.errors import ServerError, UsageError
 from postrl.rewards.registry import RewardSpec, resolve, search_path, with_options
-from postrl.rewards.rows import scorable_rows
+from postrl.rewards.rows import scorable_rows, why_left_out
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
 from postrl.rollout.turn_end import TurnEnd, turn_end
@@ -359,10 +359,13 @@ def build_worker(
         if job.rewards:  # a script's functions score every row, also those of a data set with a reward of its own
             for prompt in prompts.prompts:
                 prompt.rewards = ()
-        prompts.prompts, ids = scorable_rows(prompts.prompts, specs)
+        loaded = prompts.prompts
+        prompts.prompts, ids = scorable_rows(loaded, specs)
         prompts.num_unusable += len(ids)
         prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
         folder.note(prompts.describe())
+        if said := why_left_out(loaded, ids, specs):
+            folder.note(said)
     for line in dict.fromkeys(note for prompts in sets for note in prompts.notes):
         folder.note(line)
     if any(spec.kind == "builtin" and spec.payload == "code" for spec in specs):

@@ -6,7 +6,7 @@ import pytest
 
 from postrl.errors import DataError
 from postrl.rewards.registry import resolve, with_options
-from postrl.rewards.rows import scorable_rows
+from postrl.rewards.rows import scorable_rows, why_left_out
 from postrl.types import Prompt
 from rewards.functions import length
 
@@ -64,3 +64,15 @@ def test_a_data_set_of_which_nothing_is_left_is_an_error_that_shows_a_row():
     with pytest.raises(DataError, match="no row of bad can be scored by arithmetic; bad:0 has answer = 'x'") as error:
         left_out(both, "arithmetic")
     assert "--answer-column" in error.value.hint
+
+
+def test_the_kinds_of_golds_that_were_left_out_are_counted():
+    golds = rows("7", "41=42", r"\frac{1}{0}", "He walks 5 floors.", "We get 5 because x is 3.", r"\frac{3}{", "")
+    specs = [resolve("math")]
+    _, ids = scorable_rows(golds, specs)
+    said = why_left_out(golds, ids, specs)
+    assert said.startswith("golds that cannot be scored: 2 prose")
+    for kind in ("1 a chain that is not true", "1 division by zero", "1 LaTeX that is broken", "1 no answer"):
+        assert kind in said
+    assert why_left_out(golds, [], specs) == ""
+    assert why_left_out(rows("x"), ["rows:0"], [resolve("arithmetic")]) == ""

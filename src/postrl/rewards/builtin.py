@@ -28,6 +28,8 @@ class Builtin:
     """Processes it has; a function of its options where they decide."""
     scorable: Callable[[Columns], bool] | None = None
     """Whether it can score completions of a row with these columns. None: it shapes, and needs nothing of the row."""
+    why: Callable[[Columns], str] | None = None
+    """In a few words, why it cannot score a row that is not `scorable`."""
     short: str = ""
     """The option that NAME:VALUE gives."""
 
@@ -47,6 +49,12 @@ def _by_math(columns: Columns) -> bool:
     from postrl.rewards.math import scorable
 
     return scorable(columns.get("answer"))
+
+
+def _why_not_math(columns: Columns) -> str:
+    from postrl.rewards.math import why_unscorable
+
+    return why_unscorable(columns.get("answer"))
 
 
 def _by_code(columns: Columns) -> bool:
@@ -82,6 +90,7 @@ BUILTINS = {
         seconds=5.0,
         workers=min(8, max(1, cores() // 2)),
         scorable=_by_math,
+        why=_why_not_math,
     ),
     "code": Builtin("postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code),  # runs samples in parallel
     "reward_model": Builtin(  # seconds: a long text on a slow CPU

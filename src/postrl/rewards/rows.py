@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,6 +45,21 @@ def scorable_rows(prompts: Sequence[Prompt], specs: Sequence[RewardSpec]) -> tup
             "tests of the kind test_type; or choose another --reward",
         )
     return kept, [prompt.prompt_id for prompt in left_out]
+
+
+def why_left_out(prompts: Sequence[Prompt], ids: Sequence[str], specs: Sequence[RewardSpec]) -> str:
+    """One line for people on the rows with these ids: what kinds of golds they have, the most frequent first; "" where
+    no verifier says so."""
+    reasons = [
+        (spec.name, why) for spec in specs if spec.kind == "builtin" and (why := BUILTINS[str(spec.payload)].why)
+    ]
+    gone = set(ids)
+    counts: Counter[str] = Counter()
+    for prompt in prompts:
+        if prompt.prompt_id in gone:
+            counts.update(why(prompt.columns) for name, why in reasons if name in (prompt.rewards or (name,)))
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common() if kind)
+    return f"golds that cannot be scored: {kinds}" if kinds else ""
 
 
 def rows_by_data(prompts: Sequence[Prompt]) -> dict[str, list[Prompt]]:

@@ -98,6 +98,14 @@ def scorable(gold: Any) -> bool:
     return wanted is not None and verify(wanted, f"\\boxed{{{wanted}}}") is CORRECT
 
 
+def why_unscorable(gold: Any) -> str:
+    """In a few words, why no completion can be compared with this gold; "" where it can be."""
+    if scorable(gold):
+        return ""
+    text = read_gold(gold)
+    return "no answer, or more than 1000 characters" if text is None else Comparison(pool().ask).why_unreadable(text)
+
+
 def version() -> str:
     """The verifier and the library behind it, as stored with each reward."""
     from importlib.metadata import version as installed

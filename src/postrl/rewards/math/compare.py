@@ -91,16 +91,23 @@ class Comparison:
 
     def readable(self, gold: str) -> bool:
         """Whether the text of a gold is an answer at all: mathematics, a choice, or a few words."""
-        sentence = is_sentence(gold)
-        gold = without_qualifier(tidy(gold))[0]
-        tree = parse(gold)
-        if tree is not None and not sentence:
-            return shape(tree) is not FALSE and tree.kind != "dots" and is_gold(tree) and not undefined(tree)
-        if sentence:
+        tidied = without_qualifier(tidy(gold))[0]
+        if is_sentence(gold):
             return True
-        if not is_formula(gold):
-            return is_label(gold)
-        return self.symbolic({"ask": "readable", "gold": gold})
+        tree = parse(tidied)
+        if tree is not None:
+            return not _flaw(tree)
+        if not is_formula(tidied):
+            return is_label(tidied)
+        return self.symbolic({"ask": "readable", "gold": tidied})
+
+    def why_unreadable(self, gold: str) -> str:
+        """What kind of text a gold is that cannot be read."""
+        tidied = without_qualifier(tidy(gold))[0]
+        tree = parse(tidied)
+        if tree is not None:
+            return _flaw(tree) or "does not equal itself"
+        return "LaTeX that is broken or not known" if is_formula(tidied) or "\\" in tidied else "prose"
 
     # -- structure
 
@@ -303,6 +310,15 @@ def _as_point(node: Node) -> Node:
     if node.kind != "list" or len(names) != len(node.args) or names != sorted(set(names)):
         return node
     return Node("tuple", tuple(item.args[0] for item in node.args), "()")
+
+
+def _flaw(tree: Node) -> str:
+    """Why a tree is no gold; "" when it is one."""
+    if shape(tree) is FALSE:
+        return "a chain that is not true"
+    if undefined(tree):
+        return "division by zero"
+    return "" if tree.kind != "dots" and is_gold(tree) else "prose or a placeholder"
 
 
 def _residue(node: Node) -> Node:
