@@ -98,6 +98,7 @@ _EXCEPT = re.compile(
     re.IGNORECASE,
 )
 _DURATION = re.compile(r"^([0-9]+) ?h(?:rs?|ours?)? ?([0-9]+) ?m(?:ins?|inutes?)?$")
+_OHM = re.compile(r"(?<=[0-9}]) ?\\Omega(?![a-zA-Z])")
 _TO = re.compile(r'(?<=[0-9]) ?"to" ?(?=[0-9])')
 _DIGIT = re.compile(r"(?![0-9])\d")
 _CHOOSE = re.compile(
@@ -161,6 +162,7 @@ def tidy(text: str) -> str:
     if not re.search(r"[(\[\]]|\\[{}]", text):  # between brackets a comma separates: (1,234) has two elements
         text = _BLANK_THOUSANDS.sub(lambda m: m[0].replace(" ", ""), _COMMA_THOUSANDS.sub(_without_commas, text))
     text = _TO.sub(":", _EXCEPT.sub(r"\\reals \\setminus \\{\1\\}", _ABBREVIATED.sub(r'"\1"', text)))
+    text = _OHM.sub(' "ohm"', text)
     text = _DURATION.sub(r'\1 "h" \2 "min"', text)
     text = _FRENCH.sub(_interval, _BASE.sub(_based, _BASE_BELOW.sub("_{", text)))
     text = _HALF_DAY.sub(_half_day, _METRES_PER_SECOND.sub(' "m"/"s"', text))

@@ -28,6 +28,9 @@ _ENDINGS = tuple(
     )
 )
 
+_CONSTANT = re.compile(r"[+] *C$")
+"""Of an indefinite integral."""
+
 
 def without_qualifier(tidied: str) -> tuple[str, frozenset[str]]:
     """A tidied text without what says that its letters may be anything, and these letters."""
@@ -40,7 +43,7 @@ def without_qualifier(tidied: str) -> tuple[str, frozenset[str]]:
                 not letters or any(re.search(rf"(?<![a-zA-Z]){re.escape(x)}|[a-z]{x}", core) for x in letters)
             ):
                 return core, frozenset(letters)
-    return tidied, frozenset()
+    return tidied, frozenset("C" if _CONSTANT.search(tidied) else "")
 
 
 def _balanced(text: str) -> bool:

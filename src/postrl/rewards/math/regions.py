@@ -40,14 +40,26 @@ def is_interval(node: Node) -> bool:
     return node.kind == "tuple" and len(node.args) == 2
 
 
-def without(points: tuple[Node, ...]) -> Node:
-    """The real line without some points."""
-    values = {point: approximate(point) for point in points}
-    if None in values.values():
-        return Node("minus", (LINE, Node("set", points)))
-    ordered = sorted(points, key=lambda point: values[point] or 0.0)
-    ends = [MINUS_INFINITY, *ordered, INFINITY]
-    return Node("union", tuple(Node("tuple", pair, "()") for pair in pairwise(ends)))
+def without(part: Node) -> Node | None:
+    """The real line without some points or an interval; None where that cannot be said."""
+    if is_interval(part):
+        ends = [
+            ("(", MINUS_INFINITY, part.args[0], _other(part.value[0])),
+            (_other(part.value[1]), part.args[1], INFINITY, ")"),
+        ]
+        rays = tuple(Node("tuple", (low, high), a + b) for a, low, high, b in ends if low != high)
+        return rays[0] if len(rays) == 1 else Node("union", rays)
+    values = {point: approximate(point) for point in part.args}
+    if part.kind != "set" or None in values.values():
+        return None
+    ordered = sorted(part.args, key=lambda point: values[point] or 0.0)
+    ends_of = [MINUS_INFINITY, *ordered, INFINITY]
+    return Node("union", tuple(Node("tuple", pair, "()") for pair in pairwise(ends_of)))
+
+
+def _other(bracket: str) -> str:
+    """Where an end belongs to one side, it does not belong to the other."""
+    return {"(": "]", "[": ")", ")": "[", "]": "("}[bracket]
 
 
 def joined(parts: list[Node]) -> list[Node]:

@@ -56,6 +56,8 @@ def shape(node: Node) -> Node:
         return _sets(node)
     if node.kind == "sym" and node.value == r"\reals":
         return LINE
+    if node.kind == "+" and node.args[1].kind == "neg" and shape(node.args[0]) == LINE:  # R - {0}
+        return shape(Node("minus", (node.args[0], node.args[1].args[0])))
     if node.kind == "compound":
         return _one_unit(node)
     if node.kind in ("tuple", "matrix", "cases"):
@@ -253,6 +255,14 @@ def _inequality(sides: list[Node], operators: list[str]) -> Node | None:
 
 def _joined_regions(items: list[Node], separator: str) -> Node | None:
     """`x < -1 or x > 1` is a union, `x > 1 and x < 3` an interval; with a comma, whichever makes sense."""
+    if separator != "or" and len(items) > 1:  # x ∈ R, x != 1
+        items = [item for item in items if item.kind != "named" or item.args[0] != LINE] or items[:1]
+        if (
+            len(items) == 1
+            and items[0].kind == "named"
+            and (is_interval(items[0].args[0]) or items[0].args[0].kind == "union")
+        ):
+            return items[0]
     if not all(item.kind == "named" and is_interval(item.args[0]) for item in items) or len(items) < 2:
         return None
     if len({item.value for item in items}) > 1:
@@ -267,7 +277,8 @@ def _joined_regions(items: list[Node], separator: str) -> Node | None:
 def _such_that(element: Node, condition: Node) -> Node:
     """The region of {x | x > 3} and {x ∈ R : x > 3}; of {-x | x > 3} both parts stay."""
     region = shape(condition)
-    variable = element.args[0] if element.kind == "relation" and element.value == ("∈",) else element
+    real = element.kind == "relation" and element.value == ("∈",) and shape(element.args[1]) == LINE
+    variable = element.args[0] if real else element
     if region.kind == "named" and region.value.kind == "variable" and name_of(variable) == region.value:
         return region.args[0]
     return Node("such", (element, region))
@@ -281,8 +292,8 @@ def _sets(node: Node) -> Node:
         parts = joined([part for part in parts if part.kind != "empty"])
         return parts[0] if len(parts) == 1 else Node("union", tuple(parts))
     left, right = map(shape, node.args)
-    if node.kind == "minus" and left == LINE and right.kind == "set":
-        return without(right.args)
+    if node.kind == "minus" and left == LINE:
+        return without(right) or Node("minus", (left, right))
     if node.kind == "meet" and is_interval(left) and is_interval(right):
         return common(left, right) or Node("meet", (left, right))
     return Node(node.kind, (left, right))

@@ -274,6 +274,8 @@ class _Parser(Primaries):
             if word and not words and (number := counted(quantity, word, last=not self.word_at(1))):
                 self.take()
                 quantity = number
+            elif word in ("only", "exactly"):
+                self.take()
             elif word:
                 self.take()
                 words.append(word + self.unit_power())

@@ -95,7 +95,7 @@ GENERIC = names("unit total way different more number each left all altogether")
 FUNCTION_WORDS = names("of for on at to per a an the with by and")
 PLURALS = names(
     "people men women children teeth geese mice sheep fish deer dice data series species aircraft cattle oxen "
-    "hp kwh kw mw gb mb kb tb rpm psi atm mol cal kcal rs inr cny rmb yuan won pa kpa ev fps dpi cans kids"
+    "ohm hp kwh kw mw gb mb kb tb rpm psi atm mol cal kcal rs inr cny rmb yuan won pa kpa ev fps dpi cans kids"
 )
 """Plurals without an s, and what is written the same in the singular."""
 
