@@ -117,7 +117,9 @@ math_reward.version = version  # type: ignore[attr-defined]
 
 
 def warm() -> None:
-    """Start the process for computer algebra now instead of at the first answer that needs it."""
+    """Load what needs time now instead of at the first answer that needs it: arithmetic with many digits, and the
+    process for computer algebra."""
+    Comparison(pool().ask).equal("2x", "x+x")
     pool().warm()
 
 

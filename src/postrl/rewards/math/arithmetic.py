@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import cmath
 import math
+import threading
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 LARGEST_POWER = 1 << 18
@@ -116,7 +116,7 @@ class _Digits:
         return self.context.convert(value)
 
     def power(self, base: Any, exponent: Any) -> Any:
-        if base and abs(exponent) * abs(self.context.log(abs(base), 2)) > LARGEST_POWER:
+        if base and abs(exponent) * abs(self.context.mag(base)) > LARGEST_POWER:
             raise OverflowError
         return self.context.power(base, exponent)
 
@@ -203,7 +203,12 @@ def _root(f: Any, value: Any, degree: Any) -> Any:
 FLOATS = Arithmetic(_Floats, 1e-15)
 
 
-@cache
+_of_thread = threading.local()
+
+
 def with_digits(digits: int) -> Arithmetic:
-    """Numbers of that many decimal digits."""
-    return Arithmetic(_Digits(digits), 10.0 ** (1 - digits))
+    """Numbers of that many decimal digits. Each thread has its own: mpmath's contexts are not for several."""
+    known: dict[int, Arithmetic] = _of_thread.__dict__.setdefault("known", {})
+    if digits not in known:
+        known[digits] = Arithmetic(_Digits(digits), 10.0 ** (1 - digits))
+    return known[digits]
