@@ -94,7 +94,7 @@ def test_what_is_plain_stays_as_it_is(value):
         ("half \ud83d", "half a character"),
         ({"\udc00": 1}, "half a character"),
         (print, "builtin_function_or_method"),
-        (object(), "a object"),
+        pytest.param(object(), "a object", id="an object"),
         (int, "a type"),
     ],
     ids=lambda value: f"{value!r:.40}" if not isinstance(value, str) else ascii(value)[:40],
