@@ -4,10 +4,10 @@
     2. letters of multiple choice, words
     3. structure: lists, sets, tuples, intervals, matrices, element by element, all of them
     4. exact numbers, and decimals of at least six digits for what has no finite decimal
-    5. expressions that differ at some point are different
-    6. what still may be equal is decided by computer algebra, outside of this process
+    5. expressions by their values at a few points, to many digits
+    6. functions of several pieces, and LaTeX that the grammar does not know, by computer algebra outside of this process
 
-Nothing of the answer is ever evaluated as code, and nothing here takes longer than milliseconds.
+Nothing of the answer is ever evaluated as code, and the work is bounded by counting it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MOST_ITEMS = 60
 HUNDRED = Node("num", value=Fraction(100), text="100")
 
 Symbolic = Callable[[dict[str, Any]], bool]
-"""Answers a question of `symbolic`: may take seconds, and raises what it likes when it has no answer."""
+"""Answers a question of `symbolic`: may take a second, and raises what it likes when it has no answer."""
 
 
 @dataclass(frozen=True)

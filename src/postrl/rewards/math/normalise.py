@@ -9,9 +9,9 @@ two. Nothing is evaluated. Only for texts of at most LONGEST_ANSWER characters.
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
 
+from postrl.rewards.math.notations import LATEX, ROW, SMALL, UNITS, rewritten
 from postrl.rewards.math.tokens import FUNCTIONS
 from postrl.rewards.math.words import PHRASES
 
@@ -75,55 +75,13 @@ _TEXT = re.compile(
     r"\\(?P<name>text[a-z]*|mbox|hbox|math(?:rm|bf|it|sf|tt)|operatorname\*?|emph|underline|bold|boldsymbol|bm|pmb)"
     r"\s*\{(?P<inside>(?:[^{}]|[\^_]\{[^{}]*\})*)\}"
 )
-_BLACKBOARD = re.compile(r"\\math(?:bb|cal|scr|frak)\s*\{?\s*([A-Za-z])\s*\}?")
-_PHANTOM = re.compile(r"\\(?:hspace|vspace|phantom|hphantom|color|textcolor|label|tag)\*?\s*\{[^{}]*\}")
 _LETTERS = re.compile(r"[A-Za-z][A-Za-z'-]*(?:\.(?=[A-Za-z]))?(?:[A-Za-z]\.)*")
 _MATRIX = re.compile(r"\\begin\s*\{\s*(?:[pbB]?matrix\*?|smallmatrix|array)\s*\}(?:\s*(?:\{[clr|\s]*\}|\[[clr]\]))?")
 _DETERMINANT = re.compile(r"\\begin\s*\{[vV]matrix\}")
-_CASES = re.compile(r"\\begin\s*\{\s*d?cases\s*\}|(?:\\left\s*)?\\\{\s*\\begin\s*\{\s*array\s*\}\s*\{[clr|\s@{}]*?\}")
-_ALIGNED = re.compile(
-    r"\\begin\s*\{\s*(aligned|align\*?|gathered|gather\*?|split|eqnarray\*?)\s*\}(?P<inside>.*?)\\end\s*\{\s*\1\s*\}",
-    re.DOTALL,
-)
-_FRENCH = re.compile(
-    r"(?:(?<![\w)}\]])|(?<=\\cup)|(?<=\\cap))([\[\](])([^\[\](){}]*[,;][^\[\](){}]*)([\[\])])(?![\w(])"
-)
 _SPOKEN = frozenset({"cis", "sin", "cos", "tan", "cot", "ln", "log", "arcsin", "arccos", "arctan"})
-_PRIMES = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|(\\prime)(?![a-zA-Z]))")
-_BRACED_CHOOSE = re.compile(r"\{([^{}]*?)\\choose(?![a-zA-Z])([^{}]*?)\}")
-_BOLD_SET = re.compile(r"\\mathbf\s*\{\s*([RZQ])\s*\}")
-_ABBREVIATED = re.compile(r'"(sq|cu|approx|hrs?|mins?|secs?|ft|in|yd|lbs?|oz)"\.')
-_EXCEPT = re.compile(
-    r'"?all"? (?:"?real"? )?(?:"?numbers?"?|"?reals"?) (?:"?[a-z]"? )?"?except"? (?:"?for"? )?(?!"?for)([^"]+)$',
-    re.IGNORECASE,
-)
-_DURATION = re.compile(r"^([0-9]+) ?h(?:rs?|ours?)? ?([0-9]+) ?m(?:ins?|inutes?)?$")
-_OHM = re.compile(r"(?<=[0-9}]) ?\\Omega(?![a-zA-Z])")
-_TO = re.compile(r'(?<=[0-9]) ?"to" ?(?=[0-9])')
-_DIGIT = re.compile(r"(?![0-9])\d")
-_CHOOSE = re.compile(
-    r"(?:(?:\{\})?[\^_]\{?([0-9]+)\}?\s*)C_\{?([0-9]+)\}?(?![0-9^])|(?<![\w\\])C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?(?![0-9])"
-    r"|(?<![\w.])([0-9]+)\s?C\s?([0-9]+)(?!\w)"
-)
-_BASE = re.compile(
-    r'(?<![\w.])([0-9A-F]+)\s*\(?\s*"?base"?[\s-]*(?:"([a-z]+)"|\{?([0-9]+)\}?)\s*\)?|\(\s*([0-9A-F]+)\s*\)(?=_)'
-)
-_BASE_BELOW = re.compile(r'_\{ *"base" *')
-_BASIS = re.compile(
-    r"\\(?:hat|vec|bar|overrightarrow|widehat|mathbf|mathbf|boldsymbol|bm)\s*"
-    r"(?:\{\s*(?:\\(?:vec|mathbf|boldsymbol|bm)\s*\{?\s*)?\\?([ijk])(?:math)?\s*\}\}?|\\?([ijk])(?:math)?(?![a-zA-Z]))"
-)
 _END = re.compile(r"\\end\s*\{\s*[a-zA-Z]*\*?\s*\}")
 _ORDINAL = re.compile(r'(?<=[0-9]) ?(?:\^ ?)?(?:\{ ?)?"?(?:st|nd|rd|th)"?(?: ?\})?(?![a-zA-Z])')
-_ROW = re.compile(r"\\\\\s*(?:\[[0-9.]+\s*[a-z]{2}\])?")
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z])")
-_PERCENT = re.compile(r'\s*(?:"(?:percent|pct|percentage)"|\b(?:percent|pct)\b)(?: points?)?')
-_TEMPERATURE = re.compile(r'°\s*"?([CF])\b"?')
-_METRES_PER_SECOND = re.compile(r"(?<=[0-9}]) ?m ?/ ?s(?![a-zA-Z])")
-_HALF_DAY = re.compile(
-    r'(?i)(?<=[0-9]):([0-9]{2})\s*"?([ap])"?\.?\s?"?m\b"?\.?"?|(?<=[0-9])\s*([ap])\.\s?m\.?(?![a-z])'
-)
-_DEGREES = re.compile(r"\^\s*(?:\{\s*(?:\\circ|°|o)\s*\}|\\circ(?![a-zA-Z])|°)")
 _REPEATING = re.compile(r"([0-9]*\.[0-9]*)\s*\\(?:overline|bar|dot|overbar)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))(?![0-9])")
 _DOTTED = re.compile(r"([0-9]*\.)([0-9]+)\s*(?:\\ldots|\.\.\.)")
 _UNITS_OF_ONE_LETTER = frozenset("mgshLlNJWVAKCF")
@@ -143,30 +101,22 @@ def tidy(text: str) -> str:
     text = _SUPERSCRIPTS.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPT_DIGITS) + "}", text.translate(_UNICODE))
     text = _THIN_THOUSANDS.sub(lambda m: re.sub("[^0-9]", "", m[0]), text)
     text = text.replace("{,}", ",").replace("{:}", ":").replace("**", "^")
-    text = _PHANTOM.sub(" ", _BLACKBOARD.sub(_blackboard, text))
-    text = _ALIGNED.sub(_rows, _DIGIT.sub(lambda m: str(unicodedata.decimal(m[0])), _BASIS.sub(_direction, text)))
-    text = _BRACED_CHOOSE.sub(r"\\binom{\1}{\2}", _PRIMES.sub(lambda m: "'" * m[0].count("prime"), text))
-    text = _CASES.sub(r" \\cases ", _CHOOSE.sub(_binomial, _BOLD_SET.sub(_blackboard, text)))
+    text = rewritten(text, LATEX)
     text = _DOUBLED.sub(r"\\", text) if r"\begin" not in text and r"\cases" not in text else text
     text = _END.sub(r" \\endmatrix ", _DETERMINANT.sub(r" \\determinant ", _MATRIX.sub(r" \\matrix ", text)))
     for _ in range(3):  # \textbf{\text{A}}
         text, found = _TEXT.subn(_words, text)
         if not found:
             break
-    text = _ROW.sub(" ⏎ ", text)
+    text = ROW.sub(" ⏎ ", text)
     text = _COMMAND.sub(lambda m: _COMMANDS.get(m[0], m[0]), text)
     text = text.replace("$", " ").replace("~", " ").replace("\n", " ").replace("...", r"\ldots ")
-    text = _PERCENT.sub("%", _TEMPERATURE.sub(r' "°\1" ', _DEGREES.sub("°", text)))
+    text = rewritten(text, UNITS)
     text = _DOTTED.sub(_period, _REPEATING.sub(lambda m: f"{m[1]}({m[2] or m[3]})", text))
     text = _ORDINAL.sub("", " ".join(text.split()))
     if not re.search(r"[(\[\]]|\\[{}]", text):  # between brackets a comma separates: (1,234) has two elements
         text = _BLANK_THOUSANDS.sub(lambda m: m[0].replace(" ", ""), _COMMA_THOUSANDS.sub(_without_commas, text))
-    text = _TO.sub(":", _EXCEPT.sub(r"\\reals \\setminus \\{\1\\}", _ABBREVIATED.sub(r'"\1"', text)))
-    text = _OHM.sub(' "ohm"', text)
-    text = _DURATION.sub(r'\1 "h" \2 "min"', text)
-    text = _FRENCH.sub(_interval, _BASE.sub(_based, _BASE_BELOW.sub("_{", text)))
-    text = _HALF_DAY.sub(_half_day, _METRES_PER_SECOND.sub(' "m"/"s"', text))
-    text = _without_stop(_LABEL.sub("", text))
+    text = _without_stop(_LABEL.sub("", rewritten(text, SMALL)))
     return text if text.casefold() not in PHRASES else " ".join(f'"{word}"' for word in text.split())
 
 
@@ -193,42 +143,6 @@ def _words(match: re.Match[str]) -> str:
 def _quoted(match: re.Match[str]) -> str:
     word = match[0]
     return word if word.startswith("\\") else '"' + word.replace(".", "") + '"'
-
-
-def _rows(match: re.Match[str]) -> str:
-    """The lines of a system of equations as a list."""
-    rows = (row.replace("&", " ").strip(" ,;.\n") for row in _ROW.split(match["inside"]))
-    return ", ".join(filter(None, rows))
-
-
-def _direction(match: re.Match[str]) -> str:
-    return rf"\vec{{{match[1] or match[2]}}} "
-
-
-def _binomial(match: re.Match[str]) -> str:
-    top, bottom = (group for group in match.groups() if group)
-    return rf"\binom{{{top}}}{{{bottom}}}"
-
-
-def _based(match: re.Match[str]) -> str:
-    """101 "base" 2 as 101_{2}, (101)_2 as 101_2."""
-    word = f'"{match[2]}"' if match[2] else match[3]
-    return match[4] or f"{match[1]}_{{{word}}}"
-
-
-def _interval(match: re.Match[str]) -> str:
-    """]0, 1[ as (0, 1)."""
-    opening, inside, closing = match.groups()
-    return f"{'(' if opening == ']' else opening}{inside}{')' if closing == '[' else closing}"
-
-
-def _half_day(match: re.Match[str]) -> str:
-    minutes = f":{match[1]}" if match[1] else ""
-    return f'{minutes} "{(match[2] or match[3]).lower()}m"'
-
-
-def _blackboard(match: re.Match[str]) -> str:
-    return r"\reals " if match[1] == "R" else rf"\bb{match[1]} "
 
 
 def _without_commas(match: re.Match[str]) -> str:

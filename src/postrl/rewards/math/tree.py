@@ -5,17 +5,18 @@ num                 Fraction                   -                 `text`: how it 
 sym                 its name                   -                 x, x_1, \\alpha, f'; `text`: from a text command
 word                the word, lower case       -
 inf, dots, empty    -                          -
-+ * / ^ neg ! % °   -                          operands          `/` of two integers: also a fraction
++ * / ^ neg ! !!    -                          operands          `/` of two integers: also a fraction; the value "scale":
+% °                                                              a number in words; `text` of `*`: " " or "(" between them
 mixed               -                          integer, fraction
 pm                  + or -                     left?, right      `\\pm`; - for `\\mp`
 call                sin, log, root, abs ...    arguments
 unit                its words                  quantity
-mixed units         -                          two quantities    5 feet 6 inches
+compound            -                          two quantities    5 feet 6 inches
 based               the digits                 base              2516_8
 list                and, or, ","               items             nothing around them
 set, tuple          brackets                   items             {1,2}, (1,2), [0,1)
 union, minus, meet  -                          sets
-such                -                          variable, condition
+such                -                          element, condition
 relation            operators                  sides             a < x <= b
 ratio               -                          parts             1:2:3
 matrix              -                          rows, each a list
