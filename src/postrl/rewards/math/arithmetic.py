@@ -31,17 +31,13 @@ class Arithmetic:
 
     def __init__(self, functions: Any, epsilon: float) -> None:
         self.functions = functions
+        self.number: Callable[[Fraction | complex], Any] = functions.number
+        self.bounded: Callable[[Any], bool] = functions.bounded
+        """Whether a number is finite and within the bounds."""
         self.epsilon = epsilon
         self.constants = {r"\pi": functions.pi, "e": functions.exp(1), "i": functions.number(1j)}
         self.operators = _operators(functions)
         self.calls = _calls(functions)
-
-    def number(self, value: Fraction | complex) -> Any:
-        return self.functions.number(value)
-
-    def bounded(self, *values: Any) -> bool:
-        """Whether they are finite and within the bounds."""
-        return bool(all(map(self.functions.bounded, values)))
 
     def compute(self, kind: str, value: Any, args: tuple[Any, ...], exponent: Fraction | None) -> Any:
         """What a node is worth whose arguments are worth this. `exponent`: of a power, where it is rational."""
@@ -126,7 +122,7 @@ class _Digits:
         return self.context.gamma(value)
 
     def bounded(self, value: Any) -> bool:
-        return bool(self.context.isfinite(value)) and (not value or abs(self.context.mag(value)) <= LARGEST_POWER)
+        return bool(not value or (self.context.isfinite(value) and abs(self.context.mag(value)) <= LARGEST_POWER))
 
 
 def _operators(f: Any) -> dict[str, Callable[..., Any]]:

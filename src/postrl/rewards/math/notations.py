@@ -6,14 +6,16 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+Rule = tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]]
+"""What a text must hold for the rule to be tried, what is rewritten, and to what."""
 
 ROW = re.compile(r"\\\\\s*(?:\[[0-9.]+\s*[a-z]{2}\])?")
 
 
 def rewritten(text: str, rules: tuple[Rule, ...]) -> str:
-    for pattern, replacement in rules:
-        text = pattern.sub(replacement, text)
+    for hint, pattern, replacement in rules:
+        if hint in text:
+            text = pattern.sub(replacement, text)
     return text
 
 
@@ -62,12 +64,14 @@ def _primes(match: re.Match[str]) -> str:
 
 
 LATEX: tuple[Rule, ...] = (
-    (re.compile(r"\\math(?:bb|cal|scr|frak)\s*\{?\s*([A-Za-z])\s*\}?"), _set_of_numbers),  # \mathbb{R}
+    ("\\math", re.compile(r"\\math(?:bb|cal|scr|frak)\s*\{?\s*([A-Za-z])\s*\}?"), _set_of_numbers),  # \mathbb{R}
     (
+        "{",
         re.compile(r"\\(?:hspace|vspace|phantom|hphantom|color|textcolor|label|tag)\*?\s*\{[^{}]*\}"),
         " ",
     ),  # \hspace{1cm}
     (
+        "\\",
         re.compile(
             r"\\(?:hat|vec|bar|overrightarrow|widehat|mathbf|mathbf|boldsymbol|bm)\s*"
             r"(?:\{\s*(?:\\(?:vec|mathbf|boldsymbol|bm)\s*\{?\s*)?\\?([ijk])(?:math)?\s*\}\}?|\\?([ijk])(?:math)?(?![a-zA-Z]))"
@@ -75,17 +79,19 @@ LATEX: tuple[Rule, ...] = (
         _direction,
     ),  # \hat{\imath}
     (
+        "begin",
         re.compile(
             r"\\begin\s*\{\s*(aligned|align\*?|gathered|gather\*?|split|eqnarray\*?)\s*\}(?P<inside>.*?)\\end\s*\{\s*\1\s*\}",
             re.DOTALL,
         ),
         _rows,
     ),  # \begin{aligned}
-    (re.compile(r"(?![0-9])\d"), _digit),  # digits of other scripts
-    (re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|(\\prime)(?![a-zA-Z]))"), _primes),  # f^{\prime}
-    (re.compile(r"\{([^{}]*?)\\choose(?![a-zA-Z])([^{}]*?)\}"), r"\\binom{\1}{\2}"),  # {n \choose k}
-    (re.compile(r"\\mathbf\s*\{\s*([RZQ])\s*\}"), _set_of_numbers),  # \mathbf{R}
+    ("", re.compile(r"(?![0-9])\d"), _digit),  # digits of other scripts
+    ("prime", re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|(\\prime)(?![a-zA-Z]))"), _primes),  # f^{\prime}
+    ("choose", re.compile(r"\{([^{}]*?)\\choose(?![a-zA-Z])([^{}]*?)\}"), r"\\binom{\1}{\2}"),  # {n \choose k}
+    ("mathbf", re.compile(r"\\mathbf\s*\{\s*([RZQ])\s*\}"), _set_of_numbers),  # \mathbf{R}
     (
+        "C",
         re.compile(
             r"(?:(?:\{\})?[\^_]\{?([0-9]+)\}?\s*)C_\{?([0-9]+)\}?(?![0-9^])|(?<![\w\\])C_\{?([0-9]+)\}?\^\{?([0-9]+)\}?(?![0-9])"
             r"|(?<![\w.])([0-9]+)\s?C\s?([0-9]+)(?!\w)"
@@ -93,42 +99,47 @@ LATEX: tuple[Rule, ...] = (
         _binomial,
     ),  # 10C3, C_{10}^3
     (
+        "begin",
         re.compile(r"\\begin\s*\{\s*d?cases\s*\}|(?:\\left\s*)?\\\{\s*\\begin\s*\{\s*array\s*\}\s*\{[clr|\s@{}]*?\}"),
         r" \\cases ",
     ),  # \begin{cases}
 )
 """Before text commands are read."""
 UNITS: tuple[Rule, ...] = (
-    (re.compile(r"\^\s*(?:\{\s*(?:\\circ|°|o)\s*\}|\\circ(?![a-zA-Z])|°)"), "°"),  # 60^\circ
-    (re.compile(r'°\s*"?([CF])\b"?'), r' "°\1" '),  # 20 °C
-    (re.compile(r'\s*(?:"(?:percent|pct|percentage)"|\b(?:percent|pct)\b)(?: points?)?'), "%"),  # percent
+    ("^", re.compile(r"\^\s*(?:\{\s*(?:\\circ|°|o)\s*\}|\\circ(?![a-zA-Z])|°)"), "°"),  # 60^\circ
+    ("°", re.compile(r'°\s*"?([CF])\b"?'), r' "°\1" '),  # 20 °C
+    ("p", re.compile(r'\s*(?:"(?:percent|pct|percentage)"|\b(?:percent|pct)\b)(?: points?)?'), "%"),  # percent
 )
 """Once commands have become characters."""
 SMALL: tuple[Rule, ...] = (
-    (re.compile(r'"(sq|cu|approx|hrs?|mins?|secs?|ft|in|yd|lbs?|oz)"\.'), r'"\1"'),  # sq. units
+    ('".', re.compile(r'"(sq|cu|approx|hrs?|mins?|secs?|ft|in|yd|lbs?|oz)"\.'), r'"\1"'),  # sq. units
     (
+        "xcept",
         re.compile(
             r'"?all"? (?:"?real"? )?(?:"?numbers?"?|"?reals"?) (?:"?[a-z]"? )?"?except"? (?:"?for"? )?(?!"?for)([^"]+)$',
             re.IGNORECASE,
         ),
         r"\\reals \\setminus \\{\1\\}",
     ),  # all real numbers except 1
-    (re.compile(r'(?<=[0-9]) ?"to" ?(?=[0-9])'), ":"),  # 3 to 4
-    (re.compile(r"(?<=[0-9}]) ?\\Omega(?![a-zA-Z])"), ' "ohm"'),  # 12 \Omega
-    (re.compile(r"^([0-9]+) ?h(?:rs?|ours?)? ?([0-9]+) ?m(?:ins?|inutes?)?$"), r'\1 "h" \2 "min"'),  # 1 h 20 min
-    (re.compile(r'_\{ *"base" *'), "_{"),  # 1101_{"base" 2}
+    ('"to"', re.compile(r'(?<=[0-9]) ?"to" ?(?=[0-9])'), ":"),  # 3 to 4
+    ("Omega", re.compile(r"(?<=[0-9}]) ?\\Omega(?![a-zA-Z])"), ' "ohm"'),  # 12 \Omega
+    ("h", re.compile(r"^([0-9]+) ?h(?:rs?|ours?)? ?([0-9]+) ?m(?:ins?|inutes?)?$"), r'\1 "h" \2 "min"'),  # 1 h 20 min
+    ("base", re.compile(r'_\{ *"base" *'), "_{"),  # 1101_{"base" 2}
     (
+        "",
         re.compile(
             r'(?<![\w.])([0-9A-F]+)\s*\(?\s*"?base"?[\s-]*(?:"([a-z]+)"|\{?([0-9]+)\}?)\s*\)?|\(\s*([0-9A-F]+)\s*\)(?=_)'
         ),
         _based,
     ),  # 1101 "base" 2, (1101)_2
     (
+        "",
         re.compile(r"(?:(?<![\w)}\]])|(?<=\\cup)|(?<=\\cap))([\[\](])([^\[\](){}]*[,;][^\[\](){}]*)([\[\])])(?![\w(])"),
         _interval,
     ),  # ]0, 1[
-    (re.compile(r"(?<=[0-9}]) ?m ?/ ?s(?![a-zA-Z])"), ' "m"/"s"'),  # 5 m/s
+    ("/", re.compile(r"(?<=[0-9}]) ?m ?/ ?s(?![a-zA-Z])"), ' "m"/"s"'),  # 5 m/s
     (
+        "m",
         re.compile(r'(?i)(?<=[0-9]):([0-9]{2})\s*"?([ap])"?\.?\s?"?m\b"?\.?"?|(?<=[0-9])\s*([ap])\.\s?m\.?(?![a-z])'),
         _half_day,
     ),  # 3:30 p.m.

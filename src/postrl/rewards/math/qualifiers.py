@@ -28,13 +28,14 @@ _ENDINGS = tuple(
     )
 )
 
+_HINT = re.compile(r"∈|for|where|with|is|are|being")
 _CONSTANT = re.compile(r"[+] *C$")
 """Of an indefinite integral."""
 
 
 def without_qualifier(tidied: str) -> tuple[str, frozenset[str]]:
     """A tidied text without what says that its letters may be anything, and these letters."""
-    for ending in _ENDINGS:
+    for ending in _ENDINGS if _HINT.search(tidied) else ():
         match = ending.search(tidied)
         if match and match.start():
             letters = re.findall(_LETTERS, match["letters"] or "")
