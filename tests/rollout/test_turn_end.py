@@ -68,6 +68,7 @@ WITH_TOOLS = (  # each call has an end of its own
     "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments | tojson }}</tool_call><|call_end|>\n{% endfor %}"
     "{{ '<|eom|>' if m.tool_calls else '<|im_end|>' }}\n{% endfor %}"
 )
+CHATML_ALWAYS_OPEN = CHAT_TEMPLATE.replace("{% if add_generation_prompt %}", "").removesuffix("{% endif %}")
 COHERE = (  # two tokens that always follow each other
     "{% for m in messages %}<|start|>{{ m['role'] }}<|say|>{{ m['content'] }}<|said|><|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
@@ -94,6 +95,7 @@ SYSTEM_FIRST = "{{ raise_exception('no system') if messages[0].role != 'system' 
         (HARMONY, {"special": ("<|start|>", "<|message|>", "<|end|>", "<|return|>")}, ["<|return|>"]),
         (GLM, {"special": ("<|user|>", "<|assistant|>")}, ["<|user|>"]),
         (ALWAYS_OPEN, {"special": ("<|user|>", "<|assistant|>")}, ["<|user|>"]),
+        (CHATML_ALWAYS_OPEN, {}, [TURN_END]),
         (WITH_TOOLS, {"special": ("<|call_end|>", "<|eom|>"), "added": ("<tool_call>", "</tool_call>")}, [TURN_END, "<|eom|>"]),
         (WRAPPED, {"added": ("<answer>", "</answer>")}, [TURN_END]),
         (COHERE, {"special": ("<|start|>", "<|say|>", "<|said|>", "<|end|>")}, ["<|end|>"]),
@@ -172,6 +174,34 @@ def test_text_that_was_rendered_with_the_template_is_a_conversation_and_plain_te
     assert end.sampling(Sampling(1.0, 8), prompt).stop_token_ids == (tokenizer.convert_tokens_to_ids(TURN_END),)
     assert end.sampling(Sampling(1.0, 8), plain) == Sampling(1.0, 8)
     assert [end.covers(p) for p in (prompt, plain, talk("2 + 2?"))] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("template", "plain"),
+    [
+        ("{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}### assistant:\n{% endif %}",
+         "### user:\nWhat does '### assistant:' mean?"),
+        (CHAT_TEMPLATE.replace("|", "!"), "<!im_start!>user\n2 + 2?<!im_end!>"),
+    ],
+)  # fmt: skip
+def test_a_conversation_that_was_rendered_with_words_alone_is_one_where_it_ends_with_those_that_open_a_turn(
+    template, plain
+):
+    tokenizer = tokenizer_with(template)
+    rendered = tokenizer.apply_chat_template(talk("2 + 2?").messages, tokenize=False, add_generation_prompt=True)
+    prompts = [Prompt("rows:0", None, text, [1]) for text in (rendered, plain, "2 + 2 =")]
+    end = turn_end(tokenizer, prompts)
+    assert end.texts
+    assert [end.covers(prompt) for prompt in prompts] == [True, False, False]
+
+
+def test_a_conversation_that_was_rendered_without_the_beginning_of_an_answer_is_one_too():
+    tokenizer = tokenizer_with(CHAT_TEMPLATE.replace("assistant\n{%", "assistant\n<think>\n{%"))
+    rendered = tokenizer.apply_chat_template(talk("2 + 2?").messages, tokenize=False, add_generation_prompt=True)
+    assert rendered.endswith("<think>\n")
+    prompts = [Prompt("rows:0", None, text, [1]) for text in (rendered, rendered.removesuffix("<think>\n"))]
+    end = turn_end(tokenizer, prompts)
+    assert all(map(end.covers, prompts))
 
 
 def test_rewards_do_not_see_the_end_of_a_turn_that_is_no_special_token():

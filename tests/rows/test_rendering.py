@@ -72,6 +72,39 @@ def test_arguments_that_are_json_text_are_not_quoted_twice():
     assert 'call: {"city": "Bern"}' in text_of({"prompt": [USER, {"role": "assistant", "tool_calls": [call]}, USER]})
 
 
+def test_a_null_that_somebody_wrote_stays():
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"days": [1, None, 3]}}}
+    tool = '[{"type": "function", "function": {"name": "weather", "default": null, "enum": ["a", null]}}]'
+    row = {
+        "prompt": [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "sun"}],
+        "tools": tool,
+    }
+    text = text_of(row)
+    assert '{"days": [1, null, 3]}' in text and '"default": null, "enum": ["a", null]' in text
+
+
+LIKE_DEEPSEEK = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.content is none %}{% for call in m.tool_calls %}{{ call.function.name }}"
+    "{{ '(' + call.function.arguments + ')' }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}<|assistant|>"
+)
+"""Writes calls only where there is no content, and adds their arguments as text."""
+
+
+@pytest.mark.parametrize("arguments", [{"city": "Bern"}, '{"city": "Bern"}'])
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}])
+def test_tool_calls_are_given_in_the_form_that_the_template_writes(arguments, content):
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    row = {"prompt": [USER, {"role": "assistant", "tool_calls": [call], **content}, {"role": "tool", "content": "sun"}]}
+    found = load([row], LIKE_DEEPSEEK)
+    assert found.prompts[0].text == '<|user|>Weather?<|assistant|>weather({"city": "Bern"})<|tool|>sun<|assistant|>'
+    assert found.notes == []
+
+
+def test_tool_calls_that_the_template_does_not_write_are_told():
+    row = {"prompt": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "sun"}]}
+    assert load([row]).notes == ["messages have tool calls, and the chat template does not write them"]
+
+
 @pytest.mark.parametrize("tools", [[TOOL], '[{"type": "function", "function": {"name": "weather"}}]'])
 def test_the_tools_and_the_template_arguments_of_a_row_are_used(tools):
     text = text_of({"prompt": [USER], "tools": tools, "chat_template_kwargs": {"thinking": False, "other": None}})
@@ -158,6 +191,15 @@ def test_text_that_was_rendered_with_the_template_is_told_apart(template):
     for settings in ({"chat": True}, {"system_prompt": "Be brief."}):
         with pytest.raises(DataError, match="train:0: the prompt was rendered with the chat template already"):
             load([{"prompt": text}], template, **settings)
+
+
+def test_words_of_a_template_that_anyone_may_write_are_no_sign_of_one():
+    template = "{% for m in messages %}{{ m.role | title }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}Bot:{% endif %}"
+    dialogue = "Who is unfriendly?\nUser: Hi\nAgent: Go away."
+    assert load([{"prompt": dialogue}], template, chat=True).prompts[0].messages == [{**USER, "content": dialogue}]
+    assert "without it" in load([{"prompt": dialogue}], template).notes[0]
+    with pytest.raises(DataError, match="rendered with the chat template already"):
+        load([{"prompt": "User: Hi\nBot:"}], template, chat=True)
 
 
 def test_chat_makes_text_a_user_message():

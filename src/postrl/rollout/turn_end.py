@@ -30,11 +30,16 @@ class TurnEnd:
     texts: tuple[str, ...] = ()
     """Where the template marks the end with no token of its own. Not part of what the policy said."""
     opening: str = ""
-    """What the template writes before a completion: a text prompt that holds this is a rendered conversation."""
+    """What the template writes before a completion."""
+    unmistakable: bool = True
+    """Whether `opening` has a control token: then a text prompt that holds it is a rendered conversation; else one that ends
+    with it."""
 
     def covers(self, prompt: Prompt) -> bool:
         """Whether the completions of a prompt are turns of a conversation."""
-        return prompt.messages is not None or bool(self.opening and self.opening in prompt.text)
+        if prompt.messages is not None or not self.opening:
+            return prompt.messages is not None
+        return self.opening in prompt.text if self.unmistakable else prompt.text.rstrip().endswith(self.opening)
 
     def sampling(self, sampling: Sampling, prompt: Prompt) -> Sampling:
         """The same for this prompt."""
@@ -95,6 +100,7 @@ def turn_end(tokenizer: Any, prompts: Sequence[Prompt]) -> TurnEnd:
         tuple(dict.fromkeys(token for end in found for token in end.tokens)),
         tuple(dict.fromkeys(text for end in found for text in end.texts)),
         found[0].opening,
+        found[0].unmistakable,
     )
 
 
@@ -159,7 +165,11 @@ class _Template:
         if found is None:
             return None
         tokens, texts = found
-        return TurnEnd((*tokens, *self.after_tool_call(talk)), texts, self.opening(talk))
+        opening = self.opening(talk)
+        marked = bool(self._control(opening))
+        return TurnEnd(
+            (*tokens, *self.after_tool_call(talk)), texts, opening if marked or len(opening) > 2 else "", marked
+        )
 
     def after_reply(self, talk: _Talk) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         """(tokens, texts) that end a message of the assistant; None when the template does not show one."""
@@ -171,7 +181,8 @@ class _Template:
             return None
         if closing and between:
             if shared := self._control(_common(closing, between)):
-                return (shared[-1],), ()  # the last one, where several always follow each other
+                whole = between.startswith(closing.rstrip())  # else what they share may begin the next message
+                return (shared[-1 if whole else 0],), ()  # the last one, where several always follow each other
             if not self._ends(closing, between, talk):
                 closing = ""
         if closing and (found := self._first(closing)):
@@ -207,10 +218,13 @@ class _Template:
         return ()
 
     def opening(self, talk: _Talk) -> str:
-        """What it writes between the user's words and a completion, where a control token makes that unmistakable."""
+        """What it writes between the user's words and a completion, as far as messages of the assistant begin with it: what
+        follows, such as `<think>`, rows may have or not."""
         asked = replace(talk, messages=[*talk.messages[:-1], {"role": "user", "content": talk.says(NEXT)}])
-        opening = (self._behind(asked, [], NEXT, open=True) or "").strip()
-        return opening if self._control(opening) else ""
+        opening = self._behind(asked, [], NEXT, open=True) or ""
+        answered = self._behind(asked, [{"role": "assistant", "content": talk.says(REPLY)}], NEXT) or ""
+        before = answered.partition(REPLY)[0] if REPLY in answered else opening
+        return _common(opening, before).strip() or opening.strip()
 
     def _behind(self, talk: _Talk, said: Messages, word: str, open: bool = False) -> str | None:
         """What it writes behind the last place of a word; `open`: and before a completion."""

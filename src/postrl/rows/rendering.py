@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -25,6 +26,8 @@ TAKEN = {"conversation", "tokenize", "add_generation_prompt", "continue_final_me
 """Arguments of a chat template that rows do not set."""
 PROBE = "zqquestionzq"
 """What a user says to find out what a chat template writes around it."""
+FORMS: tuple[tuple[bool, str | None], ...] = ((True, ""), (True, None), (False, ""), (False, None))
+"""Of tool calls, see `_in_form`: what templates want, the most common first."""
 TEXT_PROMPTS = (
     "the prompts are text, and the model has a chat template: they are given as they are, without it. --chat makes each a "
     "user message; --no-chat: so it is meant"
@@ -94,21 +97,30 @@ class Rendering:
             )
         return True
 
-    def rendered(self, text: str) -> str | None:
-        """What shows that a text was made by this tokenizer's chat template; None: nothing does."""
-        return next((mark for mark in self.marks if mark in text), None)
+    def rendered(self, text: str, *, opened: bool = True) -> str | None:
+        """What shows that a text was made by this tokenizer's chat template; None: nothing does.
+
+        Args:
+            opened: words that anyone may write, such as "User:", count where the text ends as the template opens a turn.
+        """
+        special, words, asks = self.marks
+        if mark := next((mark for mark in special if mark in text), None):
+            return mark
+        return words if words and words in text and (not opened or text.rstrip().endswith(asks)) else None
 
     @cached_property
-    def marks(self) -> tuple[str, ...]:
-        """What the chat template writes around the turns of a conversation: special tokens, else what opens a turn."""
+    def marks(self) -> tuple[tuple[str, ...], str, str]:
+        """What the chat template writes around the turns of a conversation: special tokens; where there are none, the words
+        that open a user's turn, and those that open the assistant's."""
         text = self._probe(opened=True)
         ends = {self.tokenizer.bos_token, self.tokenizer.eos_token} - {None}
         special = [token for token in self.tokenizer.all_special_tokens if token in text]
         within = tuple(token for token in special if token not in ends or text.count(token) > 1)
-        opening = text.partition(PROBE)[0]
+        opening, _, asks = text.partition(PROBE)
         for token in ends:
             opening = opening.rpartition(token)[2]
-        return within or ((opening.strip(),) if len(opening.strip()) > 2 else ())
+        words = opening.strip() if not within and len(opening.strip()) > 2 else ""
+        return within, words, asks.strip()
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
@@ -128,7 +140,7 @@ class Rendering:
     def _check_end(self, row_id: str, text: str) -> None:
         said = text.rstrip()
         end = next((end for end in self.ends if said.endswith(end) and said.replace(end, "").strip()), None)
-        if end and (end == self.tokenizer.eos_token or self.rendered(text)):
+        if end and (end == self.tokenizer.eos_token or self.rendered(text, opened=False)):
             raise DataError(
                 f"{row_id}: the prompt ends with {end}, the end of a text or a turn: the model would be asked to go on after it",
                 hint="render rows with apply_chat_template(..., add_generation_prompt=True), or take it off",
@@ -199,7 +211,7 @@ class Rendering:
         try:
             text = str(
                 self.tokenizer.apply_chat_template(
-                    messages,
+                    self._as_called(messages),
                     tokenize=False,
                     add_generation_prompt=not goes_on,
                     continue_final_message=goes_on,
@@ -216,6 +228,32 @@ class Rendering:
             self.remarks[f"the chat template opens no turn for the assistant: prompts end with {end}"] += 1
         return text
 
+    def _as_called(self, messages: Messages) -> Messages:
+        """The messages with tool calls in the form that the template writes."""
+        if not any(message.get("tool_calls") for message in messages):
+            return messages
+        form, shown = self.call_form
+        if not shown:
+            self.remarks["messages have tool calls, and the chat template does not write them"] += 1
+        return _in_form(messages, *form)
+
+    @cached_property
+    def call_form(self) -> tuple[tuple[bool, str | None], bool]:
+        """The form of tool calls that the template writes, see `_in_form`; and False where it writes them in none."""
+        call = {"id": "call00001", "type": "function", "function": {"name": PROBE, "arguments": {"a": "b"}}}
+        talk = [
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": "d", "tool_call_id": "call00001", "content": "e"},
+        ]
+        refused = True
+        for form in FORMS:
+            with suppress(Exception):  # of the template's code, on a conversation that the data may not hold
+                if PROBE in str(self.tokenizer.apply_chat_template(_in_form(talk, *form), tokenize=False)):
+                    return form, True
+                refused = False
+        return FORMS[0], refused
+
     def _arguments(self, row_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
         """What a row's own columns `tools` and `chat_template_kwargs` give to its template.
 
@@ -227,7 +265,9 @@ class Rendering:
         if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
             self.remarks["the column tools is no list of JSON schemas: it goes to rewards alone"] += 1
         elif tools:
-            found["tools"] = without_nulls(tools)
+            found["tools"] = (
+                tools if isinstance(row["tools"], str) else without_nulls(tools)
+            )  # JSON is as it was written
             if "tools" not in str(self.tokenizer.chat_template):
                 self.remarks["rows have tools, and the chat template does not read any"] += 1
         if further:
@@ -250,10 +290,10 @@ def _of_columns(prompt: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without keys that are null, at any depth."""
+    """The value without keys that are null, at any depth. A null in a list is one of its items."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value if item is not None] if isinstance(value, list) else value
+    return list(map(without_nulls, value)) if isinstance(value, list) else value
 
 
 def _content(where: str, role: str, content: Any) -> str:
@@ -281,6 +321,24 @@ def _tool_call(call: Any) -> Any:
     if isinstance(arguments, str) and isinstance(read := _read_json(arguments, "", ""), dict):
         return {**call, "function": {**call["function"], "arguments": read}}
     return call
+
+
+def _in_form(messages: Messages, plain: bool, nothing: str | None) -> Messages:
+    """The messages with the arguments of tool calls as JSON text unless `plain`, and `nothing` as the content of calls that
+    say nothing else: some templates write calls only where there is no content."""
+
+    def written(call: Any) -> Any:
+        function = call.get("function") if isinstance(call, dict) else None
+        if plain or not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
+            return call
+        return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+
+    return [
+        {**message, "content": message["content"] or nothing, "tool_calls": [*map(written, message["tool_calls"])]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
 
 
 def _parsed(row: Mapping[str, Any], name: str, row_id: str) -> Any:
