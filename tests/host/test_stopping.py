@@ -116,3 +116,27 @@ def test_the_handlers_of_before_come_back() -> None:
     with GracefulStop(print, print):
         assert [signal.getsignal(number) for number in STOP_SIGNALS] != before
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+@pytest.mark.parametrize("around", ["bystander()", "stop.__enter__()"], ids=["of a bystander", "of a run"])
+def test_a_forked_process_is_ended_by_who_forked_it_and_asks_for_nothing(around: str) -> None:
+    code = f"""
+import multiprocessing, threading, time
+from postrl.host.stopping import GracefulStop, bystander
+asked = []
+stop = GracefulStop(asked.append, asked.append, training=True)
+{around}
+def terminate():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60])
+    child.start()
+    child.terminate()
+    child.join(20)
+    print(child.exitcode, asked, flush=True)
+    child.kill()
+terminate()
+thread = threading.Thread(target=terminate)
+thread.start()
+thread.join()
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
+    assert said.splitlines() == ["-15 []", "-15 []"]

@@ -7,6 +7,7 @@
     rollout worker,         bystander: such signals do nothing here; who started the process ends it
     reward workers
     vLLM, accelerate        blocked from outside (launch/reaper.py), and kept so (stay_blocked)
+    what these fork         as usual: a Pool or a Process of the user's is ended with SIGTERM
 
 SIGINT and SIGTERM are orders: a second one, a second after the first or later, stops at once. A burst is one: a process
 group that is signalled as a whole, or `timeout` and make that both pass it on. SIGUSR1, SIGUSR2 and SIGHUP are warnings:
@@ -16,6 +17,7 @@ handler of the user's own stays in place.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -146,7 +148,8 @@ def by_signal(error: KeyboardInterrupt) -> str:
 def bystander() -> None:
     """From now on signals that ask a run to stop do nothing in this process, which its parent ends.
 
-    What it starts has the usual handlers: neither an ignored nor a blocked signal would come back to its default there.
+    What it starts or forks has the usual handlers: neither an ignored nor a blocked signal would come back to its default
+    there.
     """
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -156,6 +159,31 @@ def bystander() -> None:
 
 def _nothing(number: int, frame: FrameType | None) -> None:
     pass
+
+
+_mask = threading.local()
+"""Of a thread that forks: the signals that it had blocked."""
+
+
+def _before_a_fork() -> None:
+    """A signal that comes while handlers change is kept until then."""
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def _after_a_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _in_a_fork() -> None:
+    """A copy of this process is no part of the run, and who forked it ends it with a signal."""
+    for number in STOP_SIGNALS:
+        handler = signal.getsignal(number)
+        if handler is _nothing or isinstance(getattr(handler, "__self__", None), GracefulStop):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _after_a_fork()
+
+
+os.register_at_fork(before=_before_a_fork, after_in_parent=_after_a_fork, after_in_child=_in_a_fork)
 
 
 def stay_blocked() -> None:

@@ -15,6 +15,8 @@ import select
 import signal
 import sys
 
+from postrl.host.stopping import bystander
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -45,6 +47,7 @@ def guard_group() -> None:
     try:
         os.setsid()
         if os.fork() == 0:
+            bystander()
             _outlive(worker, group)
     finally:
         os._exit(0)
