@@ -257,20 +257,22 @@ def test_a_forked_child_starts_its_own_grader():
         (r"\sum_{n=1}^{\infty} \frac{1}{n^2+1}", r"\sum_{n=1}^{\infty} \frac{1}{n^2+2}"),
     ],
 )
-def test_series_and_limits_that_differ_are_told_apart_by_counted_work(grader, gold, answer):
+def test_series_and_limits_that_differ_are_told_apart_by_counted_work(gold, answer):
+    ask = grader_module.pool().ask  # with the time that they have in a run
     for _ in range(2):
-        assert grader.ask({"ask": "latex", "gold": gold, "answer": answer}) is False
-    assert grader.ask(EQUAL) is True
+        assert ask({"ask": "latex", "gold": gold, "answer": answer}) is False
+    assert ask(EQUAL) is True
 
 
-def test_a_question_of_too_much_work_is_answered_with_no_and_the_next_one_in_full(grader):
+def test_a_question_of_too_much_work_is_answered_with_no_and_the_next_one_in_full():
+    ask = grader_module.pool().ask
     heavy = {
         "ask": "latex",
         "gold": r"\int \frac{\sin^{9}(x)}{x^5+1} dx",
         "answer": r"\int \frac{\sin^{9}(x)}{x^5+2} dx",
     }
-    assert grader.ask(heavy) is False
-    assert grader.ask(EQUAL) is True
+    assert ask(heavy) is False
+    assert ask(EQUAL) is True
 
 
 def test_work_is_counted_and_stops_at_the_same_place_every_time():
