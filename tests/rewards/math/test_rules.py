@@ -216,6 +216,7 @@ ACCEPTED = {
         (r"\frac{n!}{k!(n-k)!}", r"\binom{n}{k}"), ("F_n", "F_{n}"), ("2^{n}-1", "2^n - 1"), ("(-1)^n", "(-1)^{n}"),
         (r"\lfloor n/2\rfloor", r"\left\lfloor\frac n2\right\rfloor"),
     ],
+    "a function's own letter": [("x^2", "f(t)=t^2"), ("x^2+a", "f(t)=t^2+a"), ("2n", "f(k)=2k")],
 }  # fmt: skip
 
 REFUSED = {
@@ -337,6 +338,7 @@ REFUSED = {
         ("12", r"12 \text{ (twelve million)}"), ("[1,3]", r"[1,2]\cup(2.1,3]"), (r"x\ne0", "x=0"), ("F_n", "F_{n+1}"),
         ("a_{n+1}", "a_{n}"), ("(-1)^n", "1"), ("3:30", "15:30"), ("2:3", "3:2"), ("f(x)=x", "f(x)=x+c"),
     ],
+    "a function's own letter": [("x^2", "f(t)=x^2 t"), ("x^2+a", "f(t)=t^2+b"), ("x^2", "f(t)=t^3"), ("x+y", "f(t)=t+t")],
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from postrl.rewards.math.names import (
     asked_for,
     differ,
     in_letters_of,
+    own_letter,
     rearranged,
     renamed,
     renaming,
@@ -144,6 +145,8 @@ class Comparison:
                 return False
             values[1] = rearranged(gold.value, answer.value, values[1])
             values[1] = renamed(values[1], renaming(gold.value, answer.value) or {})
+        elif answer.kind == "named":
+            values[1] = renamed(values[1], own_letter(answer.value, *values))
         return self.same(*values)
 
     def _equations(self, gold: Node, answer: Node) -> bool:

@@ -173,6 +173,15 @@ def renaming(gold: Node, answer: Node) -> dict[str, str] | None:
     return {letter: f"{letter}?" for letter in new.values()} | new  # g(t) = x is not f(x) = x
 
 
+def own_letter(name: Node, gold: Node, value: Node) -> dict[str, str]:
+    """The letter of f(t) = t^2 as that of a gold without a name, x^2, where each has one that the other has not."""
+    new = symbols(gold) - symbols(value)
+    old = {_bound_letter(arg) for arg in name.args} if name.kind == "function" else set()
+    return (
+        {old.pop(): next(iter(new))} if len(new) == len(old) == 1 and "" not in old and not old & symbols(gold) else {}
+    )
+
+
 def _bound_letter(node: Node) -> str:
     lower = node.kind == "sym" and node.value not in CONSTANTS and not _is_point(node.value)
     return str(node.value) if lower else ""
