@@ -128,7 +128,7 @@ def test_a_saved_config_means_the_same_anywhere(project, monkeypatch):
 
 def test_a_run_goes_on_where_its_settings_lie_now(project, monkeypatch):
     run = project / "run"
-    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "step_000001").mkdir(parents=True)
     GRPOConfig(output_dir=str(run)).save(run / "config.yaml")
     assert yaml.safe_load((run / "config.yaml").read_text())["output_dir"] == "."
     moved = run.rename(project / "über den Berg")
@@ -139,11 +139,17 @@ def test_a_run_goes_on_where_its_settings_lie_now(project, monkeypatch):
 
 def test_a_run_of_an_older_version_goes_on_where_it_lies_too(project):
     run = project / "run"
-    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "step_000001").mkdir(parents=True)
     (run / "config.yaml").write_text(f"output_dir: {project}/gone\n")
     assert GRPOConfig.from_yaml(run / "config.yaml").output_dir == str(run)
     (run / "mine.yaml").write_text("output_dir: other\n")
     assert GRPOConfig.from_yaml(run / "mine.yaml").output_dir == f"{run}/other"
+
+
+def test_a_project_with_a_config_and_checkpoints_of_its_own_is_no_run(project):
+    (project / "checkpoints" / "llama").mkdir(parents=True)
+    (project / "config.yaml").write_text("output_dir: runs/mine\n")
+    assert GRPOConfig.from_yaml(project / "config.yaml").output_dir == f"{project}/runs/mine"
 
 
 # -- the same place ------------------------------------------------------------------------------------------------------

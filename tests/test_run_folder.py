@@ -143,6 +143,16 @@ def test_where_there_is_no_run_nothing_is_resumed_and_the_runs_near_it_are_named
     assert not (tmp_path / "gsm8k-7B").exists()
 
 
+@pytest.mark.parametrize("inside", ["checkpoints", "checkpoints/step_000002", "model"])
+def test_who_names_a_part_of_a_run_hears_the_name_of_the_run(tmp_path, inside):
+    folder = RunFolder(tmp_path / "mine")
+    folder.prepare(config())
+    (folder.path / inside).mkdir(parents=True)
+    error = refused(RunFolder(folder.path / inside))
+    assert error.message.startswith(f"{folder.path / inside} lies in the run {folder.path}")
+    assert f"--output-dir {folder.path} --resume" in error.hint
+
+
 def test_the_folder_of_all_runs_is_not_one_of_them(tmp_path):
     RunFolder(tmp_path / "one").prepare(config())
     error = refused(RunFolder(tmp_path))

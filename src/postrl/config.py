@@ -510,7 +510,7 @@ class GRPOConfig:
             UsageError: it cannot be read, or a path is only right in the working folder.
         """
         path, found = Path(path), read_yaml(path)
-        if path.name == "config.yaml" and (path.parent / "checkpoints").is_dir():
+        if path.name == "config.yaml" and any((path.parent / "checkpoints").glob("step_*")):
             found["output_dir"] = "."
         known = {f.name: f for f in fields(cls) if f.name not in given}
         return {

@@ -140,6 +140,11 @@ class RunFolder:
         if self.is_run():
             return
         found = "it has neither checkpoints nor config.yaml with logs" if self.path.exists() else "it does not exist"
+        if around := next((place for place in self.path.absolute().parents[:2] if RunFolder(place).is_run()), None):
+            raise UsageError(
+                f"{self.path} lies in the run {around}, and a run is continued by its own folder",
+                hint=f"--output-dir {around} --resume goes on from its newest checkpoint",
+            )
         near = runs_near(self.path)
         beside = f"runs near it: {', '.join(map(str, near))}" if near else "there is no run near it"
         raise UsageError(
