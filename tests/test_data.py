@@ -424,7 +424,7 @@ def test_rows_without_a_usable_answer_are_named_and_counted(tokenizer):
     assert [p.prompt_id for p in found.prompts] == ["train:0", "train:6"], "ids are places in the file"
     assert found.num_unusable == 7
     assert found.unusable == ["train:1", "train:2", "train:3", "train:4", "train:5"]
-    assert "7 without a usable answer: train:1, train:2, train:3, train:4, train:5, ..." in found.describe()
+    assert "7 without a usable prompt or answer: train:1, train:2, train:3, train:4, train:5, ..." in found.describe()
 
 
 def test_rows_without_a_prompt_are_not_usable(tokenizer):

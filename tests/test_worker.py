@@ -492,7 +492,7 @@ def test_several_data_sets_are_each_scored_by_their_own_reward(tmp_path):
     assert metrics["reward/arithmetic/mean"][1] == 240.0
     assert metrics["reward/arithmetic/status/correct"][1] == 240.0
     assert {"reward/math/latency_p99", "reward/arithmetic/latency_p99"} <= metrics.keys()
-    assert "81 prompts (1 without a usable answer: gsm8k:1)" in (folder.logs / "notes.log").read_text()
+    assert "81 prompts (1 without a usable prompt or answer: gsm8k:1)" in (folder.logs / "notes.log").read_text()
 
 
 def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of_its_own(tmp_path):

@@ -70,7 +70,7 @@ class PromptSet:
             left_out.append(f"{self.dropped_long} too long")
         if self.num_unusable:
             more = ", ..." if self.num_unusable > len(self.unusable) else ""
-            left_out.append(f"{self.num_unusable} without a usable answer: {', '.join(self.unusable)}{more}")
+            left_out.append(f"{self.num_unusable} without a usable prompt or answer: {', '.join(self.unusable)}{more}")
         return f"{self.name}: {len(self.prompts)} prompts" + (f" ({'; '.join(left_out)})" if left_out else "")
 
 

@@ -29,11 +29,22 @@ def stream() -> Iterator[dict]:
     yield from ROWS
 
 
+class WithoutEnd:
+    """As torch's data sets are: a length, an item for any number, no iterator."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, i: int) -> dict:
+        assert i < len(self), "nobody asks for more than there is"
+        return ROWS[i]
+
+
 @pytest.mark.parametrize(
     "raw",
     [ROWS, tuple(ROWS), pd.DataFrame(ROWS), pd.DataFrame(ROWS).set_index("answer", drop=False), pa.Table.from_pylist(ROWS),
-     [Task("a", 1), Task("b", 2)]],
-    ids=["list", "tuple", "DataFrame", "indexed DataFrame", "Arrow table", "dataclasses"],
+     [Task("a", 1), Task("b", 2)], WithoutEnd()],
+    ids=["list", "tuple", "DataFrame", "indexed DataFrame", "Arrow table", "dataclasses", "length and items"],
 )  # fmt: skip
 def test_lists_and_tables_give_the_same_rows(raw):
     assert list(given_rows(raw, "train")) == ROWS

@@ -8,6 +8,7 @@ import enum
 import json
 from collections import namedtuple
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ class Level(enum.Enum):
         (datetime.date(2026, 1, 2), "2026-01-02"),
         (datetime.datetime(2026, 1, 2, 3, tzinfo=datetime.UTC), "2026-01-02T03:00:00+00:00"),
         (datetime.timedelta(seconds=90), "0:01:30"),
+        (Fraction(1, 3), "1/3"),
         (Decimal("1.10"), 1.1),
         (Decimal("12"), 12),
         (Decimal("0.1234567890123456789012"), "0.1234567890123456789012"),

@@ -41,7 +41,10 @@ def given_rows(raw: Any, split: str) -> Sequence[Any]:
 
 
 def _unformatted(raw: Any) -> Sequence[Any]:
-    """A datasets.Dataset that gives rows, and not tables or tensors of them; a transform of the script's own stays."""
+    """A datasets.Dataset that gives rows, and not tables or tensors of them; a transform of the script's own stays. What has
+    no iterator, as torch's data sets have none, ends at its length."""
+    if not hasattr(raw, "__iter__"):
+        return [raw[i] for i in range(len(raw))]
     if type(raw).__module__.partition(".")[0] == "datasets" and raw.format["type"] not in (None, "custom"):
         raw = raw.with_format(None)
     return raw  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -132,7 +133,7 @@ def _other(value: Any, depth: int) -> Any:
         return int(value)
     if isinstance(value, datetime.date | datetime.time):  # a datetime and pandas' Timestamp are dates
         return value.isoformat()
-    if isinstance(value, datetime.timedelta | UUID | PurePath):
+    if isinstance(value, datetime.timedelta | UUID | PurePath | Fraction):
         return str(value)
     if isinstance(value, Decimal):
         return _decimal(value)

@@ -241,7 +241,7 @@ class Rendering:
     def call_form(self) -> tuple[tuple[bool, str | None], bool]:
         """The form of tool calls that the template writes, see `_in_form`; and False where it writes them in none."""
         call = {"id": "call00001", "type": "function", "function": {"name": PROBE, "arguments": {"a": "b"}}}
-        talk = [
+        talk: Messages = [
             {"role": "user", "content": "c"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "name": "d", "tool_call_id": "call00001", "content": "e"},
