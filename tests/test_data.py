@@ -156,7 +156,36 @@ def test_an_evaluation_without_its_file_is_refused_before_anything_starts(tokeni
     settings = {"dataset": ["gsm8k"], "dataset_path": [path], "eval_dataset": "gsm8k:test"}
     for call in (lambda: load(tokenizer, split="eval", **settings), lambda: check_sources(GRPOConfig(**settings))):
         message = problem(call)
-        assert "train.jsonl, and the evaluation needs its split test" in message and "put test.jsonl there" in message
+        assert "train.jsonl, and the evaluation needs the split test" in message and "put test.jsonl there" in message
+
+
+def test_a_split_of_a_file_that_is_trained_on_is_no_other_name_for_it(tokenizer, tmp_path):
+    path = write_jsonl(tmp_path / "train.jsonl", GSM8K)
+    settings = {"dataset": [path], "eval_dataset": f"{path}:test", "prompt_column": "question"}
+    assert "put test.jsonl there" in problem(lambda: load(tokenizer, split="eval", **settings))
+    write_jsonl(tmp_path / "test.jsonl", GSM8K[1:])
+    found = load(tokenizer, split="eval", **settings)
+    assert (found.name, len(found.prompts)) == ("test", 1)
+
+
+def test_a_json_file_that_holds_both_splits_is_read_for_both(tokenizer, tmp_path):
+    path = tmp_path / "both.json"
+    path.write_text(json.dumps({"train": GSM8K[:1], "test": GSM8K}))
+    for settings in (
+        {"dataset": ["gsm8k"], "dataset_path": [str(path)], "eval_dataset": "gsm8k:test"},
+        {"dataset": [str(path)], "eval_dataset": f"{path}:test", "prompt_column": "question"},
+    ):
+        sizes = [len(load(tokenizer, split=split, **settings).prompts) for split in ("train", "eval")]
+        assert sizes == [1, 2]
+
+
+def test_the_file_to_put_there_has_the_whole_suffix(tokenizer, tmp_path):
+    import gzip
+
+    with gzip.open(tmp_path / "train.jsonl.gz", "wt") as file:
+        file.write(json.dumps(GSM8K[0]))
+    settings = {"dataset": ["gsm8k"], "dataset_path": [str(tmp_path / "train.jsonl.gz")], "eval_dataset": "gsm8k"}
+    assert "put test.jsonl.gz there" in problem(lambda: load(tokenizer, split="eval", **settings))
 
 
 def test_the_path_of_one_of_several_data_sets_leads_to_its_evaluation_file(tokenizer, tmp_path):

@@ -131,7 +131,7 @@ def check_sources(config: GRPOConfig, look: Callable[[str, list[str]], None] = l
         notes += [source.note, guessed.line(source.name)]
     if train:
         notes.append(repeats(config.prompts_per_step, sum(len(source.rows) for source in train)))
-    return [note for note in notes if note]
+    return [note for note in dict.fromkeys(notes) if note]
 
 
 def _is_quick(name: str) -> bool:
@@ -216,6 +216,8 @@ def _eval(config: GRPOConfig) -> _Source:
     name, split = _evaluated(config.eval_dataset)
     trained = dataset_names(config.dataset)
     if find_preset(name) is None and is_file_name(name):
+        if split and name in (trained or config.dataset_path):
+            return _beside("", name, _train_split(config, None), split)
         rows = read_files(name, split or "test")
         preset = (
             find_preset(trained[0]) if trained else None
@@ -227,19 +229,26 @@ def _eval(config: GRPOConfig) -> _Source:
     same = name in trained  # then --dataset-path and --dataset-config are about it
     path = _path_of(config, name) if same else None
     if path:
-        files = files_of_split(path, name, _train_split(config, preset), split)
-        source = _Source(name, [row for file in files for row in read_files(file, split)], preset)
-        source.note = f"the evaluation reads {', '.join(map(str, files))}"
+        source = _beside(name, path, _train_split(config, preset), split, preset)
     else:
         source = _named(name, split, path=None, hub_config=config.dataset_config if same else None)
     source.own_columns = source.preset is not None and trained != [name]
     return source
 
 
+def _beside(name: str, path: str, trained: str, split: str, preset: Preset | None = None) -> _Source:
+    """Another split of the data set whose rows to train on are read from `path`; "": it has its file's name."""
+    files = files_of_split(path, trained, split)
+    source = _Source(name or files[0].stem, [row for file in files for row in read_files(file, split)], preset)
+    source.note = f"the evaluation reads {', '.join(map(str, files))}"
+    return source
+
+
 def _evaluated(given: str) -> tuple[str, str]:
     """What --eval-dataset says: name and split, "" where it names none."""
     name, _, split = given.rpartition(":")
-    return (given, "") if not name or "/" in split or is_file_name(given) else (name, split)
+    whole = Path(given).expanduser().exists() or is_file_name(Path(given).name)
+    return (given, "") if not name or "/" in split or whole else (name, split)
 
 
 def _named(name: str, split: str, *, path: str | Path | None, hub_config: str | None) -> _Source:

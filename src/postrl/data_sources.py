@@ -63,15 +63,15 @@ def read_files(path: str | Path, split: str | None = None) -> list[dict[str, Any
     return [row for file in files for row in _read_file(file, split)]
 
 
-def files_of_split(path: str | Path, name: str, trained: str, split: str) -> list[Path]:
-    """The files with another split of the data set `name`, which is trained on from `path`: those that carry its name in
-    the same folder. Of the split `trained` it is `path` itself.
+def files_of_split(path: str | Path, trained: str, split: str) -> list[Path]:
+    """The files with another split of a data set that is trained on from `path`: those that carry its name in the same
+    folder. It is `path` itself of the split `trained`, and where it carries or holds the other one.
 
     Raises:
         DataError: there are none, or files of several kinds.
     """
     path = Path(path).expanduser()
-    if split == trained or not path.exists():
+    if split == trained or not path.exists() or (path.is_file() and (_names_split(path, split) or _holds(path, split))):
         return [path]
     folder = path if path.is_dir() else path.parent
     files = [f for f in sorted(folder.iterdir()) if _kind(f) in READERS and _names_split(f, split) and f != path]
@@ -83,10 +83,24 @@ def files_of_split(path: str | Path, name: str, trained: str, split: str) -> lis
     found = (
         f"several beside it have it: {', '.join(f.name for f in files[:5])}" if files else "no file beside it has it"
     )
+    suffix = path.name[path.name.index(_kind(path)) :] if path.is_file() and _kind(path) else ".jsonl"
     raise DataError(
-        f"the rows of {name} come from {path}, and the evaluation needs its split {split}: {found}",
-        hint=f"put {split}{path.suffix if path.is_file() else '.jsonl'} there, or give a file with --eval-dataset FILE",
+        f"the rows to train on come from {path}, and the evaluation needs the split {split}: {found}",
+        hint=f"put {split}{suffix} there, or give a file with --eval-dataset FILE",
     )
+
+
+def _holds(file: Path, split: str) -> bool:
+    """Whether a JSON file has a list of rows of this name."""
+    if _kind(file) != ".json":
+        return False
+    try:
+        with _open_text(file) as text:
+            value = json.load(text)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError):  # reading it will say
+        return False
+    rows = value.get(split) if isinstance(value, dict) else None
+    return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
 
 
 def _without_split(file: Path, split: str) -> str:
