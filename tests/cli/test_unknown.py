@@ -13,7 +13,7 @@ import postrl
 from postrl import cli
 from postrl.algorithms.refused import flag
 from postrl.cli import plan, serve
-from postrl.cli.unknown import TRL, unknown_flag
+from postrl.cli.unknown import OTHERS, TRL, unknown_flag
 from postrl.config import GRPOConfig
 from postrl.trl_names import RULES
 from postrl.trl_refused import REFUSED
@@ -64,6 +64,41 @@ def test_a_flag_of_trls_is_answered_with_ours(refused, typed, ours):
     assert hint.startswith("in postrl: ") and ours in hint
 
 
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        ("--lr 1", "--learning-rate"),
+        ("--batch-size=8", "--prompts-per-step"),
+        ("--steps 3", "--max-steps"),
+        ("--wandb", "--report-to wandb"),
+    ],
+)
+def test_a_name_that_other_tools_have_is_answered_with_ours(refused, typed, ours):
+    error, hint = refused(f"grpo --model m {typed}")
+    assert error.startswith("postrl grpo has no --") and hint == f"in postrl: {ours}"
+
+
+def test_names_of_other_tools_mean_settings_that_exist():
+    for names, ours in OTHERS.items():
+        assert ours.split()[0] in SETTINGS and not set(names.split()) & (SETTINGS | set(REFUSED))
+
+
+@pytest.mark.parametrize(
+    "typed", ["--callbacks", "--verbose", "--logging_dir x", "--tools t", "--tokenizer t", "--kl-cof 1"]
+)
+def test_what_is_like_no_flag_is_not_guessed_at(refused, typed):
+    _, hint = refused(f"grpo --model m {typed}")
+    assert hint == "`postrl grpo --help-all` lists all flags"
+
+
+def test_a_flag_without_its_value_does_not_take_the_next_flag(refused):
+    error, hint = refused("grpo --model m --output_dir --dry-run")
+    assert (error, hint) == (
+        "--output_dir needs a value, and --dry-run follows it",
+        "write --output_dir VALUE --dry-run",
+    )
+
+
 def test_every_name_of_trls_has_an_answer_whose_flags_exist():
     named = {name for names in TRL for name in names.split()}
     assert named == {name for names, _ in RULES for name in names} - SETTINGS
@@ -90,6 +125,9 @@ def test_underscores_in_our_own_flags_are_hyphens(refused):
         ("reward test --num_generation 2", "--num-generations"),
         ("serve --vllm-args x=1", "--vllm-arg"),
         ("--versio", "--version"),
+        ("grpo --max-comp 6", "--max-completion-length"),  # the beginning counts before what looks alike
+        ("grpo --dry", "--dry-run"),
+        ("grpo --eval 3", "--eval-steps or --eval-dataset or --eval-prompts"),
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_flag(refused, command, nearest):
@@ -123,6 +161,9 @@ def test_a_value_behind_a_yes_no_flag_is_answered_with_both_flags(refused):
     error, hint = refused("grpo --gradient_checkpointing False")
     assert error == "--gradient_checkpointing takes no value, and False follows it"
     assert hint == "write --gradient-checkpointing or --no-gradient-checkpointing"
+    error, hint = refused("grpo --gradient_checkpointing=True")
+    assert error == "--gradient_checkpointing takes no value, and True follows it"
+    assert refused("grpo --async true")[1] == "write --async, or leave it out"  # there is no --no-async
     assert refused("grpo --model m x")[0] == "x belongs to no flag"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -40,13 +41,39 @@ TRL = {
 
 _TRL = {name: ours for names, ours in TRL.items() for name in names.split()}
 
+OTHERS = {
+    "lr": "learning_rate",
+    "model_name model_path": "model",
+    "batch_size train_batch_size global_batch_size rollout_batch_size": "prompts_per_step",
+    "mini_batch_size num_minibatches": "minibatches",
+    "epochs n_epochs num_epochs": "num_train_epochs",
+    "steps num_steps train_steps total_steps": "max_steps",
+    "n num_samples n_samples_per_prompt group_size": "num_generations",
+    "max_tokens max_new_tokens max_length max_response_length": "max_completion_length",
+    "kl_coef kl_loss_coef": "beta",
+    "clip_range clip_ratio": "epsilon",
+    "temp": "temperature",
+    "output out out_dir save_dir": "output_dir",
+    "data train_data train_file data_path": "dataset",
+    "wandb": "report_to wandb",
+    "tensorboard": "report_to tensorboard",
+    "wandb_project project_name": "project",
+    "tp tp_size": "tensor_parallel_size",
+    "clip_grad gradient_clip gradient_clipping": "max_grad_norm",
+}
+"""What other tools and hurried people call our settings."""
+
+_OTHERS = {flag(name): flag(ours) for names, ours in OTHERS.items() for name in names.split()}
+
 
 def explained(command: Any, ctx: Any, parse: Callable[[Any, list[str]], list[str]], args: list[str]) -> list[str]:
     """What `parse` makes of the arguments.
 
     Raises:
-        UsageError: a flag that the command does not have, or a value without a flag.
+        UsageError: a flag that the command does not have, a value without a flag, or a flag without its value.
     """
+    args = ["--help" if arg == "-h" else arg for arg in args]
+    _refuse_swallowed(command, args)
     try:
         return parse(ctx, list(args))
     except Exception as error:  # typer brings click's exceptions without a public name
@@ -54,8 +81,22 @@ def explained(command: Any, ctx: Any, parse: Callable[[Any, list[str]], list[str
             typed = _as_typed(args, str(error.option_name))
             raise unknown_flag(typed, ctx.command_path, _flags(command, ctx), _elsewhere(command, ctx)) from error
         if found := re.match(r"Got unexpected extra argument\S* \((.*)\)", str(getattr(error, "message", ""))):
-            raise _stray(found[1].split()[0], args) from error
+            raise _stray(found[1].split()[0], args, _flags(command, ctx)) from error
+        if hasattr(error, "option_name") and "does not take a value" in str(error.message):
+            typed = _as_typed(args, str(error.option_name))
+            value = next((arg.partition("=")[2] for arg in args if arg.startswith(f"{typed}=")), "a value")
+            raise _no_value(typed, value, _flags(command, ctx)) from error
         raise
+
+
+def _refuse_swallowed(command: Any, args: list[str]) -> None:
+    """A flag whose value was forgotten takes the next flag for it, and a run would begin in the folder --dry-run."""
+    own = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    for name, value in itertools.pairwise(args):
+        option = own.get(name.replace("_", "-")) if name.startswith("--") else None
+        follows = value.partition("=")[0].replace("_", "-")
+        if option is not None and not option.is_flag and value.startswith("--") and follows in own:
+            raise UsageError(f"{name} needs a value, and {value} follows it", hint=f"write {name} VALUE {value}")
 
 
 def unknown_flag(typed: str, command: str, own: list[str], elsewhere: dict[str, str]) -> UsageError:
@@ -73,17 +114,32 @@ def unknown_flag(typed: str, command: str, own: list[str], elsewhere: dict[str, 
     if name in REFUSED:
         row = REFUSED[name]
         return UsageError(f"{command} has no {typed}, which is TRL's: {row.why}", hint=_hint(row.hint, typed))
+    ours = _OTHERS.get(hyphens, "")
+    if ours.partition(" ")[0] in own:
+        return UsageError(f"{command} has no {typed}", hint=f"in postrl: {ours}")
     if hyphens in elsewhere:
         return UsageError(
             f"{hyphens} means nothing to `{command}`",
             hint=f"leave it out, or give it to `{elsewhere[hyphens]}`; `{command} --help` shows what this command takes",
         )
-    near = get_close_matches(hyphens, [*own, *map(flag, [*_TRL, *REFUSED]), *elsewhere], n=1, cutoff=0.6)
-    if near and near[0] not in own:
+    lists = f"`{command} --help-all` lists all flags"
+    if near := _begins(hyphens, own) or _alike(hyphens, own, 0.7):
+        return UsageError(f"{command} has no {typed}", hint=f"did you mean {' or '.join(near)}? {lists}")
+    if near := _alike(hyphens, [*map(flag, [*_TRL, *REFUSED]), *elsewhere], 0.8):
         meant = unknown_flag(near[0], command, own, elsewhere)
         return UsageError(f"{command} has no {typed}", hint=f"did you mean {near[0]}? {meant.message}; {meant.hint}")
-    lists = f"`{command} --help-all` lists all flags"
-    return UsageError(f"{command} has no {typed}", hint=f"did you mean {near[0]}? {lists}" if near else lists)
+    return UsageError(f"{command} has no {typed}", hint=lists)
+
+
+def _begins(typed: str, flags: list[str]) -> list[str]:
+    """The flags that it is the beginning of, where these are few."""
+    found = [name for name in flags if name.startswith(typed) and len(typed) > 4 and typed != "--no-"]
+    return found if len(found) <= 3 else []
+
+
+def _alike(typed: str, flags: list[str], cutoff: float) -> list[str]:
+    names = get_close_matches(typed.lstrip("-"), [name.lstrip("-") for name in flags], n=1, cutoff=cutoff)
+    return [f"--{name}" for name in names]
 
 
 def _as_typed(args: list[str], option: str) -> str:
@@ -104,18 +160,13 @@ def _flags(command: Any, ctx: Any) -> list[str]:
 def _elsewhere(command: Any, ctx: Any) -> dict[str, str]:
     """Flags of the other commands that are shown to people -> the command to give them to."""
     root = ctx.find_root()
-    found = {name: f"{root.command_path} grpo" for f in fields(GRPOConfig) for name in _both(f.name)}
+    own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    found: dict[str, str] = {}
     for path, other in _commands(root.command, root.command_path):
         if other is not command:
-            found = {
-                **dict.fromkeys((name for p in other.params for name in p.opts if name.startswith("--")), path),
-                **found,
-            }
-    return found
-
-
-def _both(name: str) -> tuple[str, str]:
-    return flag(name), "--no-" + name.replace("_", "-")
+            names = (name for option in other.params for name in (*option.opts, *option.secondary_opts))
+            found = {**dict.fromkeys((name for name in names if name.startswith("--")), path), **found}
+    return {name: path for name, path in found.items() if name not in own}
 
 
 def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -125,23 +176,28 @@ def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _commands(command, f"{path} {name}")
 
 
-def _stray(value: str, args: list[str]) -> UsageError:
+def _stray(value: str, args: list[str], own: list[str]) -> UsageError:
     """A value that belongs to no flag, most often behind a yes/no flag."""
     before = args[args.index(value) - 1] if value in args[1:] else ""
     if value.lower() in ("true", "false", "yes", "no", "1", "0") and before.startswith("--"):
-        on, off = before, "--no-" + before.removeprefix("--").removeprefix("no-")
-        return UsageError(
-            f"{before} takes no value, and {value} follows it", hint=f"write {on} or {off}".replace("_", "-")
-        )
+        return _no_value(before, value, own)
     return UsageError(
         f"{value} belongs to no flag", hint="settings are given as --name value; a value with spaces in quotes"
     )
 
 
+def _no_value(typed: str, value: str, own: list[str]) -> UsageError:
+    """A yes/no flag that has got a value."""
+    on = "--" + typed.removeprefix("--").replace("_", "-").removeprefix("no-")
+    off = on.replace("--", "--no-", 1)
+    ways = f"{on} or {off}" if off in own else f"{on}, or leave it out"
+    return UsageError(f"{typed} takes no value, and {value} follows it", hint=f"write {ways}")
+
+
 def _hint(hint: str, typed: str) -> str:
     """A hint for a script as one for the command line: `engine='vllm'` is `--engine vllm`."""
     names = "|".join(sorted((f.name for f in fields(GRPOConfig)), key=len, reverse=True))
-    shown = re.sub(rf"\b({names})=\[?'?([^'\],; ]+)'?\]?", lambda m: f"{flag(m[1])} {m[2]}", hint)
+    shown = re.sub(rf"\b({names})=\[?'?([^'\],; ]+)'?\]?", lambda m: f"{flag(m[1])} {m[2]}".removesuffix(" True"), hint)
     shown = re.sub(rf"\bset ({names})\b", lambda m: flag(m[1]), shown)
     shown = re.sub(rf"(?<![-\w])(?=\w*_)({names})\b", lambda m: flag(m[1]), shown)
     return f"in postrl: {shown}" if shown.startswith("--") else shown or f"leave {typed} out"
