@@ -108,6 +108,14 @@ def test_settings_and_their_messages_are_the_same_in_every_locale(tmp_path, loca
     assert first.startswith(b"run folder      l") and (b"->" in first or "→".encode() in first)
 
 
+def test_a_program_that_comes_from_a_pipe_is_not_started_again(tmp_path):
+    locale = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-", "--version"]
+    source = b"from postrl.cli import main; main()"
+    done = subprocess.run(command, input=source, env=locale, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout[:7]) == (0, b"", b"postrl ")
+
+
 def test_a_name_of_a_file_that_is_no_utf8_is_named_in_a_message(tmp_path):
     command = [sys.executable, "-m", "postrl", "grpo", "--config", b"\xff\xfe.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=False)

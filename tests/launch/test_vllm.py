@@ -185,6 +185,10 @@ def test_a_port_among_the_vllm_args_is_the_named_one() -> None:
         ({"text_config": {"max_position_embeddings": 512}}, 512),
         ({"n_positions": 512}, 512),
         ({"max_position_embeddings": 512, "rope_scaling": {"factor": 4.0}}, 1536),
+        (
+            {"max_position_embeddings": 512, "rope_scaling": "linear", "text_config": "none"},
+            512,
+        ),  # says it in no way we know
         ({}, 1536),
     ],
 )

@@ -41,7 +41,17 @@ def test_a_file_is_read_and_not_run(tmp_path, source, required, takes_any):
     assert (asks.required, asks.any) == (required, takes_any)
 
 
-@pytest.mark.parametrize("source", ["@wrap\ndef f(a): ...", "f = lambda a: 1", "class f: ..."])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@wrap\ndef f(a): ...",
+        "f = lambda a: 1",
+        "class f: ...",
+        "def f(a): ...\nf = partial(f, a=1)",
+        "def f(a): ...\nif fast:\n    def f(b): ...",
+        "def f(a): ...\nfrom others import g as f",
+    ],
+)
 def test_what_is_not_plain_is_left_to_its_worker(tmp_path, source):
     (tmp_path / "r.py").write_text(source)
     assert declared(resolve(f"{tmp_path}/r.py:f")) is None

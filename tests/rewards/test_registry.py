@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+import postrl
 from postrl.errors import UsageError
+from postrl.host.python import child_environment, python
 from postrl.rewards.builtin import BUILTINS, VERIFIERS
 from postrl.rewards.registry import RewardSpec, load, parse_option, resolve, with_options
 from postrl.rewards.shaping import format_reward, soft_overlong_punishment
@@ -46,6 +50,21 @@ def test_a_file_can_import_its_neighbours_and_hides_no_module(folder):
     (folder / "sub" / "near.py").write_text("value = 5\n")
     assert load(resolve("sub/json.py:f"))() == 5
     assert json.loads("1") == 1
+
+
+def test_a_file_in_a_folder_imports_from_the_working_folder_last(folder):
+    """In a worker, which starts with neither of them on its path."""
+    (folder / "rewards").mkdir()
+    (folder / "rewards" / "r.py").write_text("import mine, near\ndef f(): return mine.value, near.value\n")
+    (folder / "rewards" / "near.py").write_text("value = 'beside'\n")
+    (folder / "near.py").write_text("value = 'above'\n")
+    (folder / "mine.py").write_text("value = 'above'\n")
+    (folder / "types.py").write_text("raise SystemExit\n")
+    code = "import sys; from postrl.rewards.registry import load, resolve; print(*load(resolve(sys.argv[1]))())"
+    command = [*python(), "-c", code, "rewards/r.py:f"]
+    env = {**child_environment(), "PYTHONPATH": str(Path(postrl.__file__).parents[1])}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("above beside\n", "")
 
 
 FILE_NAMES = (

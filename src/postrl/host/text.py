@@ -54,7 +54,8 @@ def restart_in_utf8() -> None:
     Then names of files mean the same in this process, in its children and in the run's files. The terminal keeps its own.
     """
     encodings = {codecs.lookup(name).name for name in (sys.getfilesystemencoding(), locale.getpreferredencoding(False))}
-    if encodings == {"utf-8"} or RESTARTED in os.environ or not sys.executable:
+    cannot = RESTARTED in os.environ or not sys.executable or sys.argv[0] in ("", "-")  # a program that stdin has held
+    if encodings == {"utf-8"} or cannot:
         return
     shown = f"{getattr(sys.stdout, 'encoding', None) or 'ascii'}:backslashreplace"
     environment = {**os.environ, MODE: "1", ENCODING: shown, RESTARTED: "1"}

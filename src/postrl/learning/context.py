@@ -18,9 +18,10 @@ def context_length(model: str) -> int | None:
 
 def context_of(config: Mapping[str, Any]) -> int | None:
     """The longest context in a config.json; None when it does not say, or scales it."""
-    config = config.get("text_config") or config
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if scaling.get("factor"):
+    inner = config.get("text_config")
+    config = inner if isinstance(inner, Mapping) else config
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    if isinstance(scaling, Mapping) and scaling.get("factor"):
         return None
     lengths = [config.get(key) for key in ("max_position_embeddings", "n_positions", "max_sequence_length")]
     return next((length for length in lengths if isinstance(length, int)), None)

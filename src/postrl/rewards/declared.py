@@ -51,7 +51,22 @@ def declared(spec: RewardSpec) -> Declared | None:
     for node in reversed(body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
             return None if node.decorator_list else _of(node.args)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and name in _bound(node):
+            return None  # such as score = partial(score, k=3) below the function
     return None
+
+
+def _bound(node: ast.AST) -> set[str]:
+    """The names that a statement may give a value."""
+    found = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            found.add(inner.id)
+        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(inner.name)
+        elif isinstance(inner, ast.alias):
+            found.add(inner.asname or inner.name)
+    return found
 
 
 def _of(args: ast.arguments) -> Declared:

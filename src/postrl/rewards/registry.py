@@ -20,6 +20,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -185,8 +186,8 @@ _LIBRARY |= {os.path.join(folder, "lib-dynload") for folder in _LIBRARY}
 
 
 def _run_file(path: Path) -> Any:
-    """Import a file by its path, whatever it is called. Its folder joins the end of the search path, so that it can import
-    its neighbours and cannot hide an installed package."""
+    """Import a file by its path, whatever it is called. Its folder joins the end of the search path, and the working folder
+    after it, so that it can import its neighbours and the user's modules, and cannot hide an installed package."""
     name = path.stem if _is_free(path.stem) else re.sub(r"\W", "_", f"reward_{path.stem}")
     loader = importlib.machinery.SourceFileLoader(name, str(path))
     module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
@@ -194,6 +195,8 @@ def _run_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     sys.path.append(str(path.parent))
+    with suppress(FileNotFoundError):  # removed meanwhile
+        sys.path.append(os.getcwd())
     loader.exec_module(module)
     return module
 
