@@ -3,8 +3,8 @@
   python benchmarks/verifiers.py                # about two minutes on 2 cores
   python benchmarks/verifiers.py math code heartbeat memory
 
-math       plain verdicts a second, and verdicts through the warm symbolic comparison; every answer is another one, so
-           that the verdict cache does not help
+math       plain verdicts a second, and verdicts on expressions, which are compared by their values to many digits; every
+           answer is another one, so that the verdict cache does not help
 code       samples of HumanEval's kind a second, four asserts each, in the strongest sandbox that works here
 heartbeat  the longest stall of a thread and of an event loop of this process while answers that hang are graded
 memory     growth of this process over 1000 mixed verdicts
@@ -51,8 +51,8 @@ def math() -> Iterator[str]:
     plain = [(f"{n}.50", f"So the answer is \\boxed{{{n}\\frac{{1}}{{2}}}}.") for n in range(3000)]
     yield f"{rate(plain):7.0f} plain verdicts/s"
     symbolic = [(f"(x+{n})^2", f"\\boxed{{x^2+{2 * n}x+{n * n}}}") for n in range(1, 401)]
-    math_reward([symbolic[0][1]], [symbolic[0][0]])  # starts and warms the grader
-    yield f"{rate(symbolic):7.0f} verdicts/s through the warm symbolic comparison"
+    math_reward([symbolic[0][1]], [symbolic[0][0]])  # loads the arithmetic
+    yield f"{rate(symbolic):7.0f} verdicts/s on expressions"
 
 
 def rate(pairs: list[tuple[str, str]]) -> float:

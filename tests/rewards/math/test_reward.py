@@ -86,3 +86,27 @@ def test_the_version_names_the_verifier_and_its_library():
 
 def test_one_completion_gets_one_score():
     assert verify("1/2", r"\boxed{0.5}") == Score(1.0, "correct")
+
+
+@pytest.mark.parametrize(
+    ("gold", "why"),
+    [
+        ("41=42", "a chain that is not true"),
+        (r"\frac{1}{0}", "division by zero"),
+        ("He walks 5 floors.", "prose"),
+        (r"\text{proof}", "prose or a placeholder"),
+        (r"\frac{3}{", "LaTeX that is broken or not known"),
+        ("", "no answer, or more than 1000 characters"),
+        ("7", ""),
+        (r"\text{Yes, because 2 is an even prime}", ""),
+    ],
+)
+def test_a_gold_that_cannot_be_scored_is_named_by_kind(gold, why):
+    assert math_package.why_unscorable(gold) == why
+
+
+def test_only_the_same_words_equal_a_sentence():
+    gold = r"\text{Yes, because 2 is an even prime}"
+    assert boxed(gold, r"\text{yes, because 2 is an even prime.}") == "correct"
+    assert boxed(gold, r"\text{yes, because 3 is an even prime.}") == "wrong"
+    assert boxed(gold, "yes") == "wrong"

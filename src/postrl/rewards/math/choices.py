@@ -10,6 +10,8 @@ from postrl.rewards.math.words import names
 
 LONGEST_LABEL = 3
 """Words of a gold with numbers among them: June 20."""
+LONGEST_SENTENCE = 300
+"""Characters of a gold that is a sentence in quotes or in a text command."""
 LONGEST_PHRASE = 6
 """Words of a gold in words; a longer one is prose, and no answer may be guessed from it."""
 
@@ -50,7 +52,8 @@ def is_formula(tidied: str) -> bool:
 def is_sentence(gold: str) -> bool:
     """Whether all of a gold is in quotes or in one text command: words that only the same words are equal to."""
     match = _QUOTED.fullmatch(gold.strip())
-    return match is not None and bool(_WORDS.fullmatch(match["double"] or match["text"] or "")) and len(gold) <= 300
+    words = (match["double"] or match["text"] or "") if match else ""
+    return bool(_WORDS.fullmatch(words)) and len(words.split()) > LONGEST_LABEL and len(gold) <= LONGEST_SENTENCE
 
 
 def is_label(tidied: str) -> bool:
