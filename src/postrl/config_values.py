@@ -15,6 +15,12 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises UsageError when the file is missing or not a mapping."""
     import yaml
 
+    if Path(path).is_dir():
+        inside = Path(path, "config.yaml")
+        raise UsageError(
+            f"the config file {path} is a folder",
+            hint=f"--config {inside}" if inside.exists() else "check the path given with --config",
+        )
     try:
         values = yaml.safe_load(read_text(path, "the config file", "check the path given with --config"))
     except yaml.YAMLError as error:

@@ -48,12 +48,8 @@ LEFT_BY_A_FAILED_START = {"config.yaml", "accelerate.yaml", "logs", "weights", "
 """What a run that never trained leaves behind: it may be started again in the same folder."""
 
 
-def with_run_folder(config: GRPOConfig) -> GRPOConfig:
-    """The config with run name and output folder filled in.
-
-    Raises:
-        UsageError: `resume` without the folder to continue in.
-    """
+def check_resume_is_named(config: GRPOConfig) -> None:
+    """Raises UsageError for `resume` without the folder to continue in."""
     if config.resume and not config.output_dir:
         near = runs_near(Path("runs", config.run_name or ""))
         raise UsageError(
@@ -61,6 +57,15 @@ def with_run_folder(config: GRPOConfig) -> GRPOConfig:
             hint="give its folder with --output-dir, or its settings with --config RUN/config.yaml"
             + (f"; runs near: {', '.join(map(str, near))}" if near else ""),
         )
+
+
+def with_run_folder(config: GRPOConfig) -> GRPOConfig:
+    """The config with run name and output folder filled in.
+
+    Raises:
+        UsageError: see `check_resume_is_named`.
+    """
+    check_resume_is_named(config)
     data = (
         "-".join(Path(name).stem for name in dataset_names(config.dataset))
         or Path((config.dataset_path or ["data"])[0]).stem

@@ -108,6 +108,7 @@ def test_the_exit_code_is_the_launchers(launched):
     ("args", "says"),
     [
         (("grpo",), "no model is given"),
+        (("grpo", "--resume"), "does not say which run to continue"),
         (("grpo", "--model", "m"), "no data set is given"),
         ((*MODEL_AND_DATA, "--num-generations", "1"), "a group of one has no baseline"),
         (("grpo", "--config", "nowhere.yaml"), "cannot read the config file nowhere.yaml"),
@@ -133,6 +134,14 @@ def test_a_wrong_call_says_what_to_type_and_exits_with_2(launched, capsys, args,
 def test_a_flag_or_value_that_does_not_exist_exits_with_2(capsys, args, says):
     assert exit_code(*args) == 2
     assert says in capsys.readouterr().err
+
+
+def test_who_gives_a_runs_folder_for_its_config_file_hears_the_files_name(launched, capsys, tmp_path):
+    (tmp_path / "config.yaml").touch()
+    assert exit_code("grpo", "--config", str(tmp_path), "--resume") == 2
+    assert capsys.readouterr().err == (
+        f"error: the config file {tmp_path} is a folder\nhint: --config {tmp_path}/config.yaml\n"
+    )
 
 
 def test_an_unknown_key_in_the_file_exits_with_2(launched, capsys, tmp_path):

@@ -9,6 +9,7 @@ from postrl.algorithms.refused import flag
 from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
+from postrl.run_folder import check_resume_is_named
 
 HELP = """Train a language model with {title}. {summary}
 
@@ -78,6 +79,7 @@ def run(config: GRPOConfig, dry_run: bool) -> int:
             f"simulation_arg is {config.simulation_arg[0]}, and engine = {config.engine} simulates nothing",
             hint="remove --simulation-arg, or use --engine simulated",
         )
+    check_resume_is_named(config)
     if not config.model:
         raise UsageError(
             "no model is given",
