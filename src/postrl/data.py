@@ -357,7 +357,7 @@ def _columns(source: _Source, rows: Rows, config: GRPOConfig) -> tuple[str, str 
 
 def _is_base(model: str) -> bool:
     """Whether its name says that a model is no chat model."""
-    return re.search(r"[-_](base|pt)([-_.]|$)", model, re.IGNORECASE) is not None
+    return re.search(r"[-_](base|pt)([-_.]|$)", Path(model).name, re.IGNORECASE) is not None
 
 
 def _converted(row: Row, preset: Preset | None) -> Row:

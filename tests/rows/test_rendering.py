@@ -202,6 +202,22 @@ def test_words_of_a_template_that_anyone_may_write_are_no_sign_of_one():
         load([{"prompt": "User: Hi\nBot:"}], template, chat=True)
 
 
+def test_a_token_that_opens_a_users_turn_is_a_sign_wherever_the_text_ends():
+    tokenizer = tiny_tokenizer(chat_template="<|User|>{{ messages[0].content }}<|Assistant|><think>\n")
+    tokenizer.add_tokens(["<|User|>", "<|Assistant|>", "<think>"])
+
+    def load(text):
+        return load_prompts(GRPOConfig(), tokenizer, split="train", raw=[{"prompt": text}])
+
+    assert load("<|User|>Weather?<|Assistant|>").notes == []
+    assert "without it" in load("Think between <think> and </think>.").notes[0]
+
+
+def test_a_folder_above_does_not_make_a_model_a_base_model():
+    assert "without it" in load([{"prompt": "a"}], model="/data/my_base_models/Qwen3-8B").notes[0]
+    assert load([{"prompt": "a"}], model="/data/models/Qwen3-8B-Base/").notes == []
+
+
 def test_chat_makes_text_a_user_message():
     (prompt,) = load([{"prompt": "Weather?"}], chat=True).prompts
     assert prompt.messages == [USER] and prompt.text.endswith("<|im_start|>assistant\n")

@@ -110,8 +110,8 @@ class Rendering:
 
     @cached_property
     def marks(self) -> tuple[tuple[str, ...], str, str]:
-        """What the chat template writes around the turns of a conversation: special tokens; where there are none, the words
-        that open a user's turn, and those that open the assistant's."""
+        """What the chat template writes around the turns of a conversation: special tokens, else added ones that open a user's
+        turn; where there are none, the words that do, and those that open the assistant's."""
         text = self._probe(opened=True)
         ends = {self.tokenizer.bos_token, self.tokenizer.eos_token} - {None}
         special = [token for token in self.tokenizer.all_special_tokens if token in text]
@@ -119,6 +119,8 @@ class Rendering:
         opening, _, asks = text.partition(PROBE)
         for token in ends:
             opening = opening.rpartition(token)[2]
+        added = map(str, getattr(self.tokenizer, "added_tokens_decoder", {}).values())
+        within = within or tuple(token for token in added if token.strip() and token in opening)
         words = opening.strip() if not within and len(opening.strip()) > 2 else ""
         return within, words, asks.strip()
 
