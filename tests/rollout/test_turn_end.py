@@ -62,6 +62,11 @@ GLM = (  # nothing ends a message: the next one begins
     "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+GLM_WITH_TOOLS = GLM.replace(
+    "<|{{ m['role'] }}|>\n{{ m['content'] }}",
+    "<|{{ 'observation' if m['role'] == 'tool' else m['role'] }}|>\n{{ m['content'] }}{% for c in m.tool_calls or [] %}\n"
+    "<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% endfor %}",
+)
 ALWAYS_OPEN = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}\n{% endfor %}<|assistant|>"
 WITH_TOOLS = (  # each call has an end of its own
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
@@ -94,6 +99,7 @@ SYSTEM_FIRST = "{{ raise_exception('no system') if messages[0].role != 'system' 
         (PHI_3, {"special": ("<|end|>", "<|user|>", "<|assistant|>")}, ["<|end|>"]),
         (HARMONY, {"special": ("<|start|>", "<|message|>", "<|end|>", "<|return|>")}, ["<|return|>"]),
         (GLM, {"special": ("<|user|>", "<|assistant|>")}, ["<|user|>"]),
+        (GLM_WITH_TOOLS, {"special": ("<|user|>", "<|assistant|>", "<|observation|>"), "added": ("<tool_call>", "</tool_call>")}, ["<|user|>", "<|observation|>"]),
         (ALWAYS_OPEN, {"special": ("<|user|>", "<|assistant|>")}, ["<|user|>"]),
         (CHATML_ALWAYS_OPEN, {}, [TURN_END]),
         (WITH_TOOLS, {"special": ("<|call_end|>", "<|eom|>"), "added": ("<tool_call>", "</tool_call>")}, [TURN_END, "<|eom|>"]),

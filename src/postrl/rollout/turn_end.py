@@ -16,8 +16,8 @@ from typing import Any
 from postrl.rollout.sampler import Sampling
 from postrl.types import Messages, Prompt
 
-REPLY, NEXT = "zqreplyzq", "zqnextzq"
-"""Words that no template contains: what an assistant says, and what the user says next."""
+REPLY, NEXT, ANSWER = "zqreplyzq", "zqnextzq", "zqanswerzq"
+"""Words that no template contains: what an assistant says, what the user says next, and what a tool answers."""
 CLOSING_TAG = re.compile(r"</[\w:-]+>")
 """Ends something within a message, such as a tool call, unless it is a special token."""
 
@@ -204,18 +204,25 @@ class _Template:
         return found[1] in self._control(between) or found[1] not in self._control(self._render(talk, []) or "")
 
     def after_tool_call(self, talk: _Talk) -> tuple[int, ...]:
-        """The token that ends a message of tool calls: the last one, as each call may end with one as well."""
+        """The token that ends a message of tool calls: the last one, as each call may end with one as well. Where none does,
+        the one that begins the answer of the tool."""
         for plain in (True, False):  # arguments are an object, or JSON
             for values in ((NEXT, REPLY), (REPLY,)):
                 call = {"role": "assistant", "content": talk.says(""), "tool_calls": [_call(v, plain) for v in values]}
                 closing = self._behind(talk, [call], REPLY)
                 if closing is None:
                     continue
-                ids = self._control(closing)
+                ids = self._control(closing) or self._before_answer(talk, call)
                 whole = self._behind(talk, [call], NEXT) if len(values) > 1 else None
                 each = set(self._control(whole.partition(REPLY)[0])) if whole else set()
                 return tuple(ids[-1:]) if ids and ids[-1] not in each else ()
         return ()
+
+    def _before_answer(self, talk: _Talk, call: dict[str, Any]) -> list[int]:
+        """The first control token between a message of tool calls and the answer of the tool."""
+        answer = {"role": "tool", "name": "look", "tool_call_id": "call00001", "content": talk.says(ANSWER)}
+        text = self._behind(talk, [call, answer], REPLY) or ""
+        return self._control(text.partition(ANSWER)[0])[:1] if ANSWER in text else []
 
     def opening(self, talk: _Talk) -> str:
         """What it writes between the user's words and a completion, as far as messages of the assistant begin with it: what
