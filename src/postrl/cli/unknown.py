@@ -82,7 +82,7 @@ def explained(command: Any, ctx: Any, parse: Callable[[Any, list[str]], list[str
             raise unknown_flag(typed, ctx.command_path, _flags(command, ctx), _elsewhere(command, ctx)) from error
         if found := re.match(r"Got unexpected extra argument\S* \((.*)\)", str(getattr(error, "message", ""))):
             raise _stray(found[1].split()[0], args, _flags(command, ctx)) from error
-        if hasattr(error, "option_name") and "does not take a value" in str(error.message):
+        if hasattr(error, "option_name") and "does not take a value" in str(getattr(error, "message", "")):
             typed = _as_typed(args, str(error.option_name))
             value = next((arg.partition("=")[2] for arg in args if arg.startswith(f"{typed}=")), "a value")
             raise _no_value(typed, value, _flags(command, ctx)) from error
