@@ -7,9 +7,10 @@ import signal
 import pytest
 from hypothesis import settings
 
-# A suite that runs in the background of a script was started with SIGINT ignored, and so would be what it starts.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A suite in the background of a script was started with SIGINT ignored, under nohup with SIGHUP, and so would be what it starts.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's business
 settings.load_profile("suite")
