@@ -53,6 +53,24 @@ def test_several_likely_columns_are_refused_and_named():
     assert "--prompt-column: instruction or input" in (caught.value.hint or "")
 
 
+ASKED = [{"role": "user", "content": "q"}]
+ANSWERED = [*ASKED, {"role": "assistant", "content": "a"}]
+
+
+def test_messages_are_taken_where_they_end_with_a_question():
+    (found,) = load([{"messages": ASKED, "answer": "a"}]).prompts
+    assert found.messages == ASKED
+    with pytest.raises(DataError, match="no column 'prompt'; it has messages"):
+        load([{"messages": ANSWERED, "answer": "a"}])
+
+
+@pytest.mark.parametrize("messages", [ASKED, ANSWERED])
+def test_the_kind_of_a_task_is_not_taken_for_it_beside_messages(messages):
+    with pytest.raises(DataError) as caught:
+        load([{"task": "algebra", "messages": messages, "answer": "a"}])
+    assert "--prompt-column: task or messages" in (caught.value.hint or "")
+
+
 def test_a_column_of_numbers_is_no_prompt():
     with pytest.raises(DataError, match="no column 'prompt'"):
         load([{"query": 7}])

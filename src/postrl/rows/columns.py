@@ -8,7 +8,7 @@ from typing import Any
 
 PROMPT, ANSWER = "prompt", "answer"
 LIKELY = {
-    PROMPT: ("question", "problem", "instruction", "query", "input", "task"),
+    PROMPT: ("question", "problem", "instruction", "query", "input", "task", "messages", "conversation", "conversations"),
     ANSWER: (
         "solution", "label", "target", "ground_truth", "final_answer", "expected_answer", "reference_answer", "reference", "gold",
     ),
@@ -41,7 +41,7 @@ def guess(names: Sequence[str], rows: Sequence[Mapping[str, Any]], *, prompt: st
 
     def only(part: str, given: str | None) -> str | None:
         found = [] if given is not None or part in names else likely(part, names, rows)
-        return found[0] if len(found) == 1 else None
+        return found[0] if len(found) == 1 and not _is_answered(_first(found[0], rows)) else None
 
     return Guess(only(PROMPT, prompt), only(ANSWER, answer))
 
@@ -55,6 +55,12 @@ def likely(part: str, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
     told = {name: name.strip().lower().replace(" ", "_") for name in names}
     found = [name for name in names if told[name] == part] or [name for name in names if told[name] in LIKELY[part]]
     return [name for name in found if part == ANSWER or isinstance(_first(name, rows), str | list)]
+
+
+def _is_answered(value: Any) -> bool:
+    """Whether a conversation ends with what the assistant says: to go on from there is seldom meant."""
+    last: Any = value[-1] if isinstance(value, list) and value else None
+    return isinstance(last, Mapping) and any(last.get(name) in ("assistant", "gpt") for name in ("role", "from"))
 
 
 def _first(name: str, rows: Sequence[Mapping[str, Any]]) -> Any:
