@@ -100,6 +100,13 @@ def test_tool_calls_are_given_in_the_form_that_the_template_writes(arguments, co
     assert found.notes == []
 
 
+def test_a_template_of_its_own_for_rows_with_tools_is_asked_for_their_calls():
+    row = {"prompt": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "sun"}]}
+    found = load([row, {**row, "tools": [TOOL]}], {"default": CHAT_TEMPLATE, "tool_use": LIKE_DEEPSEEK})
+    assert ["weather({" in prompt.text for prompt in found.prompts] == [False, True]
+    assert any(note.endswith("does not write them (1 of 2 prompts)") for note in found.notes)
+
+
 def test_tool_calls_that_the_template_does_not_write_are_told():
     row = {"prompt": [USER, {"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "sun"}]}
     assert load([row]).notes == ["messages have tool calls, and the chat template does not write them"]

@@ -48,6 +48,8 @@ class Rendering:
     """What was noticed -> how many prompts it is about."""
     count: int = 0
     """Prompts that were rendered."""
+    call_forms: dict[bool, tuple[tuple[bool, str | None], bool]] = field(default_factory=dict)
+    """What `_call_form` found, without tools and with some."""
 
     def render(self, row_id: str, prompt: Any, row: Mapping[str, Any]) -> tuple[Messages | None, str]:
         """A prompt's messages (None: plain) and its text as the model reads it.
@@ -210,14 +212,15 @@ class Rendering:
                 f"{row_id}: the prompt ends with a message of the assistant that says nothing: there is no turn to finish",
                 hint="leave that message out, or give the answer of the tool that it calls",
             )
+        arguments = self._arguments(row_id, row)
         try:
             text = str(
                 self.tokenizer.apply_chat_template(
-                    self._as_called(messages),
+                    self._as_called(messages, arguments.get("tools")),
                     tokenize=False,
                     add_generation_prompt=not goes_on,
                     continue_final_message=goes_on,
-                    **self._arguments(row_id, row),
+                    **arguments,
                 )
             )
         except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -230,17 +233,18 @@ class Rendering:
             self.remarks[f"the chat template opens no turn for the assistant: prompts end with {end}"] += 1
         return text
 
-    def _as_called(self, messages: Messages) -> Messages:
+    def _as_called(self, messages: Messages, tools: Any) -> Messages:
         """The messages with tool calls in the form that the template writes."""
         if not any(message.get("tool_calls") for message in messages):
             return messages
-        form, shown = self.call_form
+        if bool(tools) not in self.call_forms:  # a template, or another one, may write calls only where there are tools
+            self.call_forms[bool(tools)] = self._call_form(tools)
+        form, shown = self.call_forms[bool(tools)]
         if not shown:
             self.remarks["messages have tool calls, and the chat template does not write them"] += 1
         return _in_form(messages, *form)
 
-    @cached_property
-    def call_form(self) -> tuple[tuple[bool, str | None], bool]:
+    def _call_form(self, tools: Any) -> tuple[tuple[bool, str | None], bool]:
         """The form of tool calls that the template writes, see `_in_form`; and False where it writes them in none."""
         call = {"id": "call00001", "type": "function", "function": {"name": PROBE, "arguments": {"a": "b"}}}
         talk: Messages = [
@@ -251,7 +255,7 @@ class Rendering:
         refused = True
         for form in FORMS:
             with suppress(Exception):  # of the template's code, on a conversation that the data may not hold
-                if PROBE in str(self.tokenizer.apply_chat_template(_in_form(talk, *form), tokenize=False)):
+                if PROBE in str(self.tokenizer.apply_chat_template(_in_form(talk, *form), tools=tools, tokenize=False)):
                     return form, True
                 refused = False
         return FORMS[0], refused
