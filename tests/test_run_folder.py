@@ -13,7 +13,7 @@ import pytest
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, PostrlError, UsageError, error_from_wire, error_to_wire
 from postrl.messages import ProtocolError
-from postrl.run_folder import MAY_CHANGE_ON_RESUME, RunFolder, kept_settings, with_run_folder
+from postrl.run_folder import MAY_CHANGE_ON_RESUME, RunFolder, checkpoints_in, kept_settings, with_run_folder
 
 
 def config(**options) -> GRPOConfig:
@@ -324,3 +324,10 @@ def test_a_note_is_one_line(folder):
     folder.note("one\ntwo")
     folder.note("three ☃")
     assert (Path(folder.logs) / "notes.log").read_text(encoding="utf-8") == "one two\nthree ☃\n"
+
+
+def test_of_checkpoints_the_newest_is_the_one_of_the_highest_step(tmp_path):
+    for name in ("step_999999", "step_1000000", "step_999999.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.json").write_text("{}")
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["step_999999", "step_1000000"]

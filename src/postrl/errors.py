@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sysconfig
 from traceback import walk_tb
 from types import TracebackType
@@ -108,11 +109,13 @@ def origin_of(error: BaseException) -> dict[str, str]:
         whose = "memory"
     elif f"{os.sep}torch{os.sep}distributed{os.sep}" in deepest:
         whose = "ranks"
-    elif whose == "postrl" and (
-        type(error).__module__.startswith("torch") or f"{os.sep}site-packages{os.sep}torch{os.sep}" in deepest
-    ):
+    elif whose == "postrl" and (type(error).__module__.startswith("torch") or _TORCH.search(deepest)):
         whose = "torch"
     return {"of": whose, "at": at}
+
+
+_INSTALLED = re.compile("/(site|dist)-packages/")
+_TORCH = re.compile("/(site|dist)-packages/torch/")
 
 
 def whose_file(path: str) -> str:
@@ -121,7 +124,7 @@ def whose_file(path: str) -> str:
         return "postrl"
     installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     is_library = path.startswith("<") or any(path.startswith(folder + os.sep) for folder in installed)
-    return "library" if is_library or f"{os.sep}site-packages{os.sep}" in path else "yours"
+    return "library" if is_library or _INSTALLED.search(path) else "yours"
 
 
 def _walk(trace: TracebackType | None) -> list[Any]:

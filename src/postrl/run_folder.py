@@ -121,8 +121,7 @@ class RunFolder:
 
     def saved(self) -> list[Path]:
         """Whole checkpoints, oldest first."""
-        whole = (path.parent for path in self.checkpoints.glob("step_*/state.json"))
-        return sorted((path for path in whole if path.name.removeprefix("step_").isdigit()), key=step_of)
+        return checkpoints_in(self.checkpoints)
 
     def check_resumable(self) -> None:
         """A run that was begun here can be continued, from its newest checkpoint or, while there is none, from step 1.
@@ -354,6 +353,12 @@ def runs_near(path: Path, most: int = 5) -> list[Path]:
         return SequenceMatcher(None, entry.name, path.name).ratio()
 
     return sorted(found.values(), key=likeness, reverse=True)[:most]
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    whole = (path.parent for path in folder.glob("step_*/state.json"))
+    return sorted((path for path in whole if path.name.removeprefix("step_").isdigit()), key=step_of)
 
 
 def step_of(path: Path) -> int:

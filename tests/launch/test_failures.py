@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from postrl import errors
 from postrl.errors import ChildError, PostrlError, RewardError, error_to_wire
 from postrl.launch.accelerate import FAILURES
 from postrl.launch.failures import check_children
@@ -117,3 +118,16 @@ def test_an_error_that_is_not_ours_is_called_a_bug(tmp_path: Path) -> None:
     assert died(tmp_path, "raise SystemExit(1)").value.message == (
         "this is a bug in postrl: the trainer failed with KeyError: 'x'"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "whose"),
+    [
+        ("/home/me/project/algorithm.py", "yours"),
+        ("/home/me/venv/lib/python3.12/site-packages/torch/nn/functional.py", "library"),
+        ("/usr/lib/python3/dist-packages/torch/nn/functional.py", "library"),  # of Debian
+        (errors.__file__, "postrl"),
+    ],
+)
+def test_whose_code_a_line_is(path: str, whose: str) -> None:
+    assert errors.whose_file(path) == whose

@@ -22,6 +22,7 @@ from postrl.host.text import read_template
 from postrl.learning.packaged import PACKAGED, packaged_model
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_mergeable, find_adapter
 from postrl.models.folder import ADAPTER_CONFIG, CONFIG, check_model_path, has_tokenizer, is_checkpoint, is_run
+from postrl.run_folder import checkpoints_in
 
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -80,7 +81,7 @@ def find_source(path: Path, base: str | None = None) -> Source:
 
 def _newest(folder: Path) -> Path | None:
     """Of RUN/checkpoints its newest one."""
-    steps = sorted(path.parent for path in folder.glob("step_*/state.json"))
+    steps = checkpoints_in(folder)
     return steps[-1] if steps else None
 
 
