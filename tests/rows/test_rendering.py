@@ -149,6 +149,7 @@ def test_a_message_alone_and_messages_by_column_are_messages(prompt):
     ("message", "says"),
     [
         ({"from": "human", "value": "Hi"}, "message 0 has no role; it has from, value"),
+        ({"role": None, "content": "Hi"}, "message 0 has no role; it has content"),
         ({"role": "user"}, "message 0 \\(user\\) has no content"),
         ({"role": "user", "content": None}, "message 0 \\(user\\) has no content"),
         ({"role": "user", "content": 5}, "a int as content"),

@@ -187,7 +187,7 @@ class Rendering:
         found: dict[str, Any] = without_nulls(message)
         if not isinstance(role := found.get("role"), str):
             raise DataError(
-                f"{where} has no role; it has {', '.join(message) or 'nothing'}",
+                f"{where} has no role; it has {', '.join(name for name in found if name != 'role') or 'nothing'}",
                 hint='a message is {"role": "user", "content": "..."}',
             )
         if not found.get("tool_calls"):
