@@ -25,6 +25,30 @@ T = TypeVar("T")
 Values = dict[str, Any]
 
 
+_OTHERS = {
+    "lr": "learning_rate",
+    "model_name model_path": "model",
+    "batch_size train_batch_size global_batch_size rollout_batch_size": "prompts_per_step",
+    "mini_batch_size num_minibatches": "minibatches",
+    "epochs n_epochs num_epochs": "num_train_epochs",
+    "steps num_steps train_steps total_steps": "max_steps",
+    "n num_samples n_samples_per_prompt group_size": "num_generations",
+    "max_tokens max_new_tokens max_length max_response_length": "max_completion_length",
+    "kl_coef kl_loss_coef": "beta",
+    "clip_range clip_ratio": "epsilon",
+    "temp": "temperature",
+    "output out out_dir save_dir": "output_dir",
+    "data train_data train_file data_path": "dataset",
+    "wandb": "report_to wandb",
+    "tensorboard": "report_to tensorboard",
+    "wandb_project project_name": "project",
+    "tp tp_size": "tensor_parallel_size",
+    "clip_grad gradient_clip gradient_clipping": "max_grad_norm",
+}
+OTHERS = {name: ours for names, ours in _OTHERS.items() for name in names.split()}
+"""What other tools and hurried people call our settings."""
+
+
 def accept_trl_names(cls: type[T]) -> type[T]:
     """Class decorator for a settings dataclass: its constructor takes TRL's names too.
 
@@ -100,10 +124,14 @@ def _refuse(name: str, value: Any, own: list[str], source: str) -> None:
             raise UsageError(f"{source}: {shown} is TRL's: {row.why}", hint=row.hint or f"remove {name}")
         return
     trl = [trl_name for names, _ in RULES for trl_name in names]
-    nearest = get_close_matches(name, [*own, *trl, *REFUSED], n=1, cutoff=0.0)[0]
-    raise UsageError(
-        f"{source} has no setting {name}", hint=f"did you mean {nearest}? `postrl grpo --help` lists all settings"
-    )
+    lists = "`postrl grpo --help-all` lists all settings"
+    if name in OTHERS:
+        raise UsageError(
+            f"{source} has no setting {name}", hint=f"in postrl: {OTHERS[name].replace(' ', ': ')}; {lists}"
+        )
+    near = get_close_matches(name, [*own, *trl, *REFUSED], n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    raise UsageError(f"{source} has no setting {name}", hint=f"{meant}{lists}")
 
 
 _said: set[str] = set()

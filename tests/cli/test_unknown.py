@@ -13,9 +13,10 @@ import postrl
 from postrl import cli
 from postrl.algorithms.refused import flag
 from postrl.cli import plan, serve
-from postrl.cli.unknown import OTHERS, TRL, unknown_flag
+from postrl.cli.unknown import TRL, unknown_flag
 from postrl.config import GRPOConfig
-from postrl.trl_names import RULES
+from postrl.errors import UsageError
+from postrl.trl_names import OTHERS, RULES
 from postrl.trl_refused import REFUSED
 
 SETTINGS = {f.name for f in fields(GRPOConfig)}
@@ -79,8 +80,18 @@ def test_a_name_that_other_tools_have_is_answered_with_ours(refused, typed, ours
 
 
 def test_names_of_other_tools_mean_settings_that_exist():
-    for names, ours in OTHERS.items():
-        assert ours.split()[0] in SETTINGS and not set(names.split()) & (SETTINGS | set(REFUSED))
+    assert {ours.split()[0] for ours in OTHERS.values()} <= SETTINGS
+    assert not OTHERS.keys() & (SETTINGS | REFUSED.keys())
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("lr", "learning_rate"), ("batch_size", "prompts_per_step"), ("wandb", "report_to: wandb")]
+)
+def test_such_a_name_in_a_file_is_answered_too(tmp_path, name, ours):
+    (tmp_path / "c.yaml").write_text(f"{name}: 3\n")
+    with pytest.raises(UsageError, match=f"has no setting {name}") as error:
+        GRPOConfig.from_yaml(tmp_path / "c.yaml")
+    assert error.value.hint == f"in postrl: {ours}; `postrl grpo --help-all` lists all settings"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +155,7 @@ def test_a_typo_is_answered_with_the_nearest_flag(refused, command, nearest):
         ("rescore r --model m", "postrl grpo"),
         ("grpo --simulate", "postrl plan"),
         ("--model m", "postrl grpo"),
+        ("serve --lr 3", "postrl grpo"),
     ],
 )
 def test_a_flag_that_means_nothing_to_a_command_is_told_where_it_belongs(refused, command, where):

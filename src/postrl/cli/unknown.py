@@ -12,6 +12,7 @@ from typing import Any
 from postrl.algorithms.refused import flag
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
+from postrl.trl_names import OTHERS
 
 TRL = {
     "per_device_train_batch_size generation_batch_size gradient_accumulation_steps steps_per_generation": (
@@ -41,29 +42,7 @@ TRL = {
 
 _TRL = {name: ours for names, ours in TRL.items() for name in names.split()}
 
-OTHERS = {
-    "lr": "learning_rate",
-    "model_name model_path": "model",
-    "batch_size train_batch_size global_batch_size rollout_batch_size": "prompts_per_step",
-    "mini_batch_size num_minibatches": "minibatches",
-    "epochs n_epochs num_epochs": "num_train_epochs",
-    "steps num_steps train_steps total_steps": "max_steps",
-    "n num_samples n_samples_per_prompt group_size": "num_generations",
-    "max_tokens max_new_tokens max_length max_response_length": "max_completion_length",
-    "kl_coef kl_loss_coef": "beta",
-    "clip_range clip_ratio": "epsilon",
-    "temp": "temperature",
-    "output out out_dir save_dir": "output_dir",
-    "data train_data train_file data_path": "dataset",
-    "wandb": "report_to wandb",
-    "tensorboard": "report_to tensorboard",
-    "wandb_project project_name": "project",
-    "tp tp_size": "tensor_parallel_size",
-    "clip_grad gradient_clip gradient_clipping": "max_grad_norm",
-}
-"""What other tools and hurried people call our settings."""
-
-_OTHERS = {flag(name): flag(ours) for names, ours in OTHERS.items() for name in names.split()}
+_OTHERS = {flag(name): flag(ours) for name, ours in OTHERS.items()}
 
 
 def explained(command: Any, ctx: Any, parse: Callable[[Any, list[str]], list[str]], args: list[str]) -> list[str]:
@@ -117,6 +96,8 @@ def unknown_flag(typed: str, command: str, own: list[str], elsewhere: dict[str, 
     ours = _OTHERS.get(hyphens, "")
     if ours.partition(" ")[0] in own:
         return UsageError(f"{command} has no {typed}", hint=f"in postrl: {ours}")
+    if hyphens not in elsewhere and ours in elsewhere:
+        return unknown_flag(ours, command, own, elsewhere)
     if hyphens in elsewhere:
         return UsageError(
             f"{hyphens} means nothing to `{command}`",
