@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, NoReturn, TypeVar
@@ -99,7 +99,7 @@ class GRPOTrainer:
         callbacks: Sequence[Any] | None = None,
     ) -> None:
         args = args or self.settings()
-        self._unnamed = unnamed(args)
+        self._unnamed, self._made = unnamed(args), False
         if isinstance(model, PurePath):
             model = str(model)
         if not isinstance(model, str):
@@ -333,6 +333,9 @@ class GRPOTrainer:
             yield self.opened_session
         except BaseException:
             parts, self._parts, self.session = self._parts, ExitStack(), None
+            if self._made:
+                with suppress(OSError):  # it holds something
+                    Path(self.args.output_dir or "").rmdir()
             if not parts.__exit__(*sys.exc_info()):
                 raise
 
@@ -353,7 +356,7 @@ class GRPOTrainer:
         """Make the folder of a run that is called after the time: others may start in the same second."""
         if self._unnamed and self.connections is None:
             self.args = self.callbacks.args = with_shared_folder(self.args, resume=resume_from is True)
-            self._unnamed = False
+            self._unnamed, self._made = False, True
 
     def close(self) -> None:
         """End the servers, the rollout worker and the reward workers. What was trained is in the run folder."""

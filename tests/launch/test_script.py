@@ -10,7 +10,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from helpers import tiny_model, tiny_model_dir, tiny_tokenizer
+from postrl import GRPOTrainer
 from postrl.config import GRPOConfig
+from postrl.errors import UsageError
 from postrl.launch.script import _model_path, _peft_config
 from postrl.run_folder import RunFolder
 from postrl.session import Given
@@ -50,3 +52,13 @@ def test_its_tokenizer_is_that_of_where_it_came_from(tmp_path: Path) -> None:
 def test_a_model_that_is_a_folder_stays_where_it_is(tmp_path: Path) -> None:
     folder = tiny_model_dir(tmp_path / "model")
     assert saved(tmp_path, Given(), model=str(folder)) == folder
+
+
+def test_a_script_that_cannot_start_leaves_no_folder_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": "one"}, {"prompt": "two"}]
+    trainer = GRPOTrainer("./nowhere", lambda completions, **columns: [0.0], train_dataset=rows)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="no model folder"):
+            trainer.train()
+    assert list(Path("runs").iterdir()) == []
