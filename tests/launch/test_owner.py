@@ -214,3 +214,19 @@ def test_without_locks_an_owner_elsewhere_is_told(folder, no_locks, capsys):
     with owning(folder):
         pass
     assert "cannot be locked" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_forked_child_that_leaves_the_block_touches_nothing(tmp_path):
+    code = f"""
+import os, sys
+from postrl.launch.owner import owning
+from postrl.run_folder import RunFolder
+with owning(RunFolder({str(tmp_path / "run")!r})):
+    if os.fork() == 0:
+        file = open({str(tmp_path / "mine")!r}, "w")  # gets the number of the lock
+        file.write("kept"); file.flush()
+        sys.exit(0)
+    print(os.wait()[1], flush=True)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "0\n"
+    assert (tmp_path / "mine").read_text() == "kept"

@@ -47,6 +47,13 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+def _close(lock: int) -> None:
+    """In a forked child that leaves our block it is closed, and its number may be another file's."""
+    if lock in _held:
+        _held.discard(lock)
+        os.close(lock)
+
+
 @contextmanager
 def run_folder_of(config: GRPOConfig, checkpoint: Path | None = None) -> Iterator[tuple[GRPOConfig, RunFolder]]:
     """The run's folder, checked, made and owned by this process for the block, and the settings with its name.
@@ -117,10 +124,10 @@ def owning(folder: RunFolder) -> Iterator[None]:
             _wait_for_ranks(folder)
             yield
         finally:
-            os.ftruncate(lock, 0)
+            if lock in _held:
+                os.ftruncate(lock, 0)
     finally:
-        _held.discard(lock)
-        os.close(lock)
+        _close(lock)
 
 
 def refuse_if_owned(folder: RunFolder) -> None:
@@ -205,8 +212,7 @@ def writing_as_rank(folder: RunFolder) -> Iterator[None]:
         _locked(lock, fcntl.LOCK_SH)  # only the owner's look at it could be in the way, and that is over
         yield
     finally:
-        _held.discard(lock)
-        os.close(lock)
+        _close(lock)
 
 
 def _wait_for_ranks(folder: RunFolder) -> None:
