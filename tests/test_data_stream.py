@@ -175,6 +175,9 @@ def test_a_small_data_set_with_a_large_share_is_told_by_name():
     stream = PromptStream([*prompts(90, "a"), *prompts(10, "b")], seed=1, shuffle=True, weights={"a": 1, "b": 1})
     (line,) = stream.repeats(40)
     assert line.startswith("prompts_per_step asks for 20 prompts of b, and there are 10: a step takes each 2 times")
+    with pytest.raises(UsageError, match="of b, and there are 10") as error:
+        stream.repeats(6000)
+    assert error.value.hint.startswith("lower the weight of b in --dataset")
 
 
 def test_there_must_be_something_to_draw_from():

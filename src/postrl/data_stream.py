@@ -53,7 +53,8 @@ def repeats(per_step: float, rows: int, name: str = "") -> str:
         f"prompts_per_step asks for {math.ceil(per_step)} prompts{f' of {name}' if name else ''}, and there are {rows}"
     )
     if per_step > MOST_REPEATS * rows:
-        raise UsageError(what, hint=f"set --prompts-per-step to {rows} or less; --max-steps says how long a run is")
+        lower = f"lower the weight of {name} in --dataset" if name else f"set --prompts-per-step to {rows} or less"
+        raise UsageError(what, hint=f"{lower}; --max-steps says how long a run is")
     return f"{what}: a step takes each {per_step / rows:.3g} times (lower --prompts-per-step, or raise --num-generations instead)"
 
 
