@@ -33,8 +33,8 @@ _rows("repetition_penalty", "training rollouts are sampled without penalties", s
 _rows("generation_kwargs", "postrl has temperature, max_completion_length and stop", "set those")
 _rows(
     "chat_template_kwargs",
-    "postrl renders the chat template without extra arguments",
-    "chat_template=FILE with the template you want",
+    "arguments of the chat template come with each row",
+    "give the rows a column chat_template_kwargs (docs/data.md), or chat_template=FILE with the template you want",
 )
 _rows("cache_implementation use_cache", "the engine manages its own cache", same=(None, False, True))
 _rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,13 @@ def test_settings_and_their_messages_are_the_same_in_every_locale(tmp_path, loca
     assert (done.returncode, done.stderr) == (0, b"")
     first = done.stdout.splitlines()[0]
     assert first.startswith(b"run folder      l") and (b"->" in first or "→".encode() in first)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_end_no_command(closed):
+    command = f"{shlex.quote(sys.executable)} -m postrl grpo --help {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_program_that_comes_from_a_pipe_is_not_started_again(tmp_path):

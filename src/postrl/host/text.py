@@ -63,7 +63,15 @@ def restart_in_utf8() -> None:
 
 
 def forgive_streams() -> None:
-    """Let no character that is written to this process's terminal or pipe raise."""
+    """Let no character that is written to this process's terminal or pipe raise; one that was closed takes all."""
+    for descriptor, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # else the next file that is opened has its number, and gets what children print
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", encoding="utf-8", closefd=False))
     codecs.register_error(HANDLER, _plain)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
