@@ -226,7 +226,9 @@ def test_a_conversation_needs_a_template(tmp_path):
 
 
 def test_a_template_that_is_not_there_is_named(tiny):
-    assert "the chat template none.jinja cannot be read" in refused(model=tiny, chat_template="none.jinja").message
+    assert (
+        "cannot read reward_model's chat template none.jinja" in refused(model=tiny, chat_template="none.jinja").message
+    )
 
 
 @pytest.mark.parametrize("length", [0, 1, 513])

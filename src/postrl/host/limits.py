@@ -89,7 +89,8 @@ def settle_caches(say: Say) -> None:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     if os.path.isabs(cache) and _may_make(Path(cache)):
         return
-    place = os.path.join(tempfile.gettempdir(), f"postrl-cache-{os.getuid()}")
+    # realpath: by a short name it would be gone with this process
+    place = os.path.join(os.path.realpath(tempfile.gettempdir()), f"postrl-cache-{os.getuid()}")
     os.makedirs(place, mode=0o700, exist_ok=True)
     found = os.lstat(place)
     if found.st_uid != os.getuid() or os.path.islink(place):
