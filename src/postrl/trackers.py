@@ -65,7 +65,7 @@ if found["mode"] in ("online", "shared"):
         else:
             found["key"] = bool(wandb.api.api_key)
     except Exception as error:
-        found.update(key=False, error=str(error).splitlines()[0])
+        found.update(key=False, error=(str(error).strip() or type(error).__name__).splitlines()[0])
 sys.stderr.flush()
 print("\\n" + json.dumps(found))
 """

@@ -125,14 +125,20 @@ class _Digits:
         return bool(not value or (self.context.isfinite(value) and abs(self.context.mag(value)) <= LARGEST_POWER))
 
 
+OF_ANY_NUMBERS: dict[str, Callable[..., Any]] = {
+    "+": lambda a, b: a + b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "neg": lambda a: -a,
+    "mixed": lambda a, b: a + b,
+    "%": lambda a: a / 100,
+}
+"""Operators that mean the same for fractions, floats and numbers of many digits."""
+
+
 def _operators(f: Any) -> dict[str, Callable[..., Any]]:
     return {
-        "+": lambda a, b: a + b,
-        "*": lambda a, b: a * b,
-        "/": lambda a, b: a / b,
-        "neg": lambda a: -a,
-        "mixed": lambda a, b: a + b,
-        "%": lambda a: a / 100,
+        **OF_ANY_NUMBERS,
         "°": lambda a: a * f.pi / 180,
         "!": lambda a: _factorial(f, a),
         "!!": lambda a: _double_factorial(f, a),

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Set
 from fractions import Fraction
 
+from postrl.rewards.math.arithmetic import OF_ANY_NUMBERS
 from postrl.rewards.math.tree import BINDING, Node
 
 MOST_BITS = 1 << 15
@@ -102,7 +103,7 @@ def _exact(node: Node) -> Fraction:
         return Fraction(math.prod(range(_integer(args[0], LARGEST_EXACT_FACTORIAL), 0, -2)))
     if node.kind == "call":
         return _EXACT_CALLS[node.value](args)
-    return _small(_EXACT[node.kind](*args))
+    return _small(OF_ANY_NUMBERS[node.kind](*args))
 
 
 def _small(value: Fraction) -> Fraction:
@@ -134,14 +135,6 @@ def _exact_root(args: list[Fraction]) -> Fraction:
     return root
 
 
-_EXACT: dict[str, Callable[..., Fraction]] = {
-    "+": lambda a, b: a + b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "neg": lambda a: -a,
-    "mixed": lambda a, b: a + b,
-    "%": lambda a: a / 100,
-}
 _EXACT_CALLS: dict[str, Callable[[list[Fraction]], Fraction]] = {
     "abs": lambda args: abs(args[0]),
     "floor": lambda args: Fraction(math.floor(args[0])),
