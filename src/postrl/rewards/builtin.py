@@ -63,6 +63,12 @@ def _by_code(columns: Columns) -> bool:
     return scorable(columns)
 
 
+def _why_not_code(columns: Columns) -> str:
+    from postrl.rewards.code import why_unscorable
+
+    return why_unscorable(columns)
+
+
 def _any_row(columns: Columns) -> bool:
     return True
 
@@ -92,7 +98,9 @@ BUILTINS = {
         scorable=_by_math,
         why=_why_not_math,
     ),
-    "code": Builtin("postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code),  # runs samples in parallel
+    "code": Builtin(
+        "postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code, why=_why_not_code
+    ),  # runs samples in parallel
     "reward_model": Builtin(  # seconds: a long text on a slow CPU
         "postrl.rewards.reward_model:model_reward",
         seconds=180.0,

@@ -93,7 +93,8 @@ def test_tests_that_are_no_python_are_refused(test):
         ({"tests": [{"input": "1"}], "test_type": "stdio"}, False),
         ({"tests": {"inputs": ["1", "2"], "outputs": ["1"]}}, False),
         ({"tests": [{"input": 1, "output": None}]}, False),
-        ({"tests": ["assert f(1) == 1"], "test_type": "unittest"}, False),
+        ({"tests": ["assert f(1) == 1"], "test_type": "unittest"}, True),
+        ({"tests": ["assert f(1) == 1"], "test_type": "doctest"}, False),
     ],
 )
 def test_scorable(columns, expected):

@@ -30,7 +30,7 @@ MOST_AT_ONCE = 8
 LEAST_RETRY = 2.0
 """Seconds that must be left of a sample's time for a second try."""
 
-__all__ = ["VERSION", "Checker", "code_reward", "scorable", "verify"]
+__all__ = ["VERSION", "Checker", "code_reward", "scorable", "verify", "why_unscorable"]
 
 
 def code_reward(
@@ -103,12 +103,26 @@ def verify(
 
 def scorable(columns: dict[str, Any]) -> bool:
     """Whether a row has tests that can be read and that test something."""
-    known = ("test_type", "entry_point", "starter", "hidden_tests")
-    row = Row("", columns.get("tests"), **{name: columns.get(name) for name in known})
     try:
-        return not is_empty(read_tests(row))
+        return not is_empty(read_tests(_row(columns)))
     except ValueError:
         return False
+
+
+def why_unscorable(columns: dict[str, Any]) -> str:
+    """In a few words, why a row's tests cannot be run; "" where they can."""
+    if scorable(columns):
+        return ""
+    try:
+        read_tests(_row(columns))
+    except ValueError as error:
+        return str(error).partition(":")[0]
+    return "no tests of anything that a program could define"
+
+
+def _row(columns: dict[str, Any]) -> Row:
+    known = ("test_type", "entry_point", "starter", "hidden_tests")
+    return Row("", columns.get("tests"), **{name: columns.get(name) for name in known})
 
 
 def _version(sandbox: str = "auto") -> str:

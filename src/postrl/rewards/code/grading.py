@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from postrl.rewards.code import calls
 from postrl.rewards.code.asserts import run_asserts
 from postrl.rewards.code.extract import find_program
 from postrl.rewards.code.sandbox import Sandbox, SandboxError
+from postrl.rewards.code.packed import decoded
 from postrl.rewards.code.stdio import Checker, Example, read_examples, run_stdio
-from postrl.rewards.code.suite import Suite, read_suite
+from postrl.rewards.code.suite import NoSuite, Suite, read_suite
 from postrl.rewards.code.verdict import Verdict
 from postrl.rewards.score import Score
 
 ASSERTS_WALL, STDIO_WALL = 10.0, 5.0
 """Seconds for a list of asserts, and for one stdio test."""
-TEST_TYPES = ("asserts", "stdio")
+TEST_TYPES = ("asserts", "stdio", "calls")
+OTHER_NAMES = {
+    **dict.fromkeys(("pytest", "unittest", "assert"), "asserts"),
+    **dict.fromkeys(("stdin", "stdin_stdout", "standard_input"), "stdio"),
+    **dict.fromkeys(calls.FUNCTIONAL, "calls"),
+}
+"""What data sets call the types of tests."""
 Tests = Suite | tuple[Example, ...]
 
 
@@ -51,12 +58,14 @@ def read_tests(row: Row) -> Tests:
     Raises:
         ValueError: they cannot be read.
     """
-    tests, hidden = _decoded(row.tests), _decoded(row.hidden_tests)
-    kind = row.test_type or ("stdio" if _has_examples(tests) else "asserts")
+    tests, hidden = decoded(row.tests), decoded(row.hidden_tests)
+    kind = OTHER_NAMES.get(row.test_type or "", row.test_type) or _kind(tests, hidden)
+    if kind == "calls" or (kind == "stdio" and calls.are_calls(_both(tests, hidden))):
+        return calls.read_calls(_both(tests, hidden), row.entry_point or None, row.starter or None)
     if kind == "stdio":
         return read_examples(() if tests is None else tests) + read_examples(() if hidden is None else hidden)
     if kind != "asserts":
-        raise ValueError(f"the test_type is {kind!r}, expected one of {', '.join(TEST_TYPES)}")
+        raise NoSuite(f"a test_type that is none of {', '.join(TEST_TYPES)}: {kind!r}")
     return read_suite((*_statements(tests), *_statements(hidden)), row.entry_point or None, row.starter or None)
 
 
@@ -119,20 +128,14 @@ def to_score(found: Verdict | Score, *, partial: bool) -> Score:
 # -- columns as data sets give them --------------------------------------------------------------------------------------
 
 
-def _decoded(tests: Any) -> Any:
-    """Tests may be stored as JSON text; arrays of data set libraries become lists."""
-    if hasattr(tests, "tolist"):
-        tests = tests.tolist()
-    if isinstance(tests, str) and tests.lstrip()[:1] in ("[", "{"):
-        try:
-            tests = json.loads(tests)
-        except ValueError:
-            return tests
-    return tests
+def _kind(tests: Any, hidden: Any) -> str:
+    return "stdio" if any(isinstance(test, dict) for test in _both(tests, hidden)) else "asserts"
 
 
-def _has_examples(tests: Any) -> bool:
-    return isinstance(tests, dict) or (isinstance(tests, list) and any(isinstance(test, dict) for test in tests))
+def _both(tests: Any, hidden: Any) -> list[Any]:
+    return [
+        test for part in (tests, hidden) if part is not None for test in (part if isinstance(part, list) else [part])
+    ]
 
 
 def _statements(tests: Any) -> tuple[str, ...]:
@@ -141,5 +144,5 @@ def _statements(tests: Any) -> tuple[str, ...]:
     if isinstance(tests, str):
         return (tests,) if tests.strip() else ()
     if not isinstance(tests, list | tuple) or not all(isinstance(test, str) for test in tests):
-        raise ValueError(f"asserts are {tests!r:.100}, expected a list of Python statements")
+        raise NoSuite(f"asserts that are no list of Python statements: {tests!r:.100}")
     return tuple(tests)

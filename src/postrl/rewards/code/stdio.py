@@ -22,6 +22,7 @@ from postrl.rewards.code.hide import beside
 from postrl.rewards.code.places import packages
 from postrl.rewards.code.sandbox import Finished, Limits, Sandbox
 from postrl.rewards.code.script import DOES_NOT_COMPILE
+from postrl.rewards.code.suite import NoSuite
 from postrl.rewards.code.verdict import Verdict
 
 Checker = Callable[[str, str, str], bool]
@@ -42,17 +43,17 @@ def read_examples(tests: Any) -> tuple[Example, ...]:
     both under `inputs` and `outputs` (APPS).
 
     Raises:
-        ValueError: they are something else.
+        NoSuite: they are something else.
     """
     if isinstance(tests, dict):
         inputs, outputs = tests.get("inputs", tests.get("input")), tests.get("outputs", tests.get("output"))
         if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-            raise ValueError("tests need inputs and outputs, as many of the one as of the other")
+            raise NoSuite("stdio tests need inputs and outputs, as many of the one as of the other")
         return tuple(Example(_text(i), _text(o)) for i, o in zip(inputs, outputs))
     examples = []
     for test in tests:
         if not isinstance(test, dict) or "input" not in test or "output" not in test:
-            raise ValueError(f"a stdio test is {test!r:.100}, expected an object with input and output")
+            raise NoSuite(f"a stdio test that is no object with input and output: {test!r:.100}")
         examples.append(Example(_text(test["input"]), _text(test["output"])))
     return tuple(examples)
 
@@ -138,11 +139,11 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, list | tuple):
         return "\n".join(_lines(value))
-    raise ValueError(f"an input or output is {value!r:.100}, expected text or a list of lines")
+    raise NoSuite(f"an input or output that is neither text nor a list of lines: {value!r:.100}")
 
 
 def _lines(value: Sequence[Any]) -> Iterator[str]:
     for line in value:
         if not isinstance(line, str | int | float):
-            raise ValueError(f"a line of an input or output is {line!r:.100}, expected text")
+            raise NoSuite(f"a line of an input or output that is no text: {line!r:.100}")
         yield str(line)

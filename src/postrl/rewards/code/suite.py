@@ -39,14 +39,18 @@ class Suite:
     """Those that it has to define and the tests have to call: the entry point, or all."""
     constants: bool
     """Whether one of these may be a constant, which nobody calls."""
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
     """Those that are written like a class."""
-    helpers: str
+    helpers: str = ""
     """Functions of the starter code that the tests use, such as the inverse of the function to write."""
+    given: tuple[str, ...] = ()
+    """Classes that the tests define, for the candidate to make instances of (LeetCode's TreeNode)."""
+    needs: tuple[str, ...] = ()
+    """What the tests share with the candidate beyond values; see `features`."""
 
 
 class NoSuite(ValueError):
-    """Tests that cannot be read."""
+    """Tests that cannot be read or run here; its text up to a colon names the kind of reason."""
 
 
 @lru_cache(512)

@@ -13,6 +13,7 @@ import os
 import sys
 
 from postrl.rewards.code import prelude, wire
+from postrl.rewards.code.expect import expect
 from postrl.rewards.code.handles import COUNTERPARTS, Handle, handle_class
 
 TYPE_CHECKING = False
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 REACHED, RAN = "_postrl_reached", "_postrl_ran"
 """Sets in the namespace of the tests, filled by statements that `suite` puts beside the assertions in loops."""
+EXPECT = "_postrl_expect"
+"""What the statements of `calls` call."""
 TESTS = "tests"
 """The module name of the tests' own classes."""
 LONGEST_TEXT = 500
@@ -193,7 +196,13 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     Returns {"passed": for each test that counts whether it did, "status", "detail"}.
     """
     passed: list[bool] = []
-    namespace: dict[str, Any] = {"__name__": TESTS, "__builtins__": builtins, REACHED: set(), RAN: set()}
+    namespace: dict[str, Any] = {
+        "__name__": TESTS,
+        "__builtins__": builtins,
+        REACHED: set(),
+        RAN: set(),
+        EXPECT: expect,
+    }
     try:
         side.request("load", job["sources"], job["readable"])
         exec(_compiled(job["helpers"], namespace), namespace)

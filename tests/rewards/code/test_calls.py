@@ -1,0 +1,146 @@
+"""Rows whose tests are calls with their results, in the shapes of APPS, TACO, LiveCodeBench and what was made of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import zlib
+
+import pytest
+
+from postrl.rewards.code import scorable, verify, why_unscorable
+from rewards.code.grading import fenced
+
+ADD = "def add(a, b):\n    return a + b"
+METHOD = "class Solution:\n    def add(self, a: int, b: int) -> int:\n        return a + b"
+ALWAYS = "class Always:\n    def __eq__(self, other): return True\n    def __getitem__(self, i): return self\n\ndef add(a, b):\n    return Always()"
+
+
+def functional(*pairs, **more):
+    return [{"input": given, "output": result, "testtype": "functional", **more} for given, result in pairs]
+
+
+def compressed(value):
+    return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
+
+
+SHAPES = {
+    "APPS": {"tests": {"fn_name": "add", "inputs": [[3, 4], [1, 2]], "outputs": [[7], [3]]}},
+    "APPS as text": {"tests": '{"fn_name": "add", "inputs": [[3, 4], [1, 2]], "outputs": [[7], [3]]}'},
+    "results without a list": {"tests": {"fn_name": "add", "inputs": [[3, 4], [1, 2]], "outputs": [7, 3]}},
+    "named as stdio": {"tests": {"fn_name": "add", "inputs": [[3, 4]], "outputs": [[7]]}, "test_type": "stdio"},
+    "lines of text": {"tests": {"fn_name": "add", "inputs": ["3\n4", "1\n2"], "outputs": ["7", "3"]}},
+    "a function in each": {"tests": [{"fn_name": "add", "type": "function_call", "input": [3, 4], "output": [7]}]},
+    "metadata in each": {"tests": functional(("3\n4", "7"), metadata={"func_name": "add"})},
+    "metadata as text": {"tests": functional(("3\n4\n", "7"), metadata='{"func_name": "add"}')},
+    "an entry point": {"tests": json.dumps(functional(("3\n4", "7"))), "entry_point": "add"},
+    "a method as the entry point": {"tests": functional(("3\n4", "7")), "entry_point": "Solution().add"},
+    "starter code": {
+        "tests": functional(("3\n4", "7")),
+        "starter": "class Solution:\n    def add(self, a: int, b: int) -> int:\n        ",
+    },
+    "a type of the test": {"tests": [{"input": [3, 4], "output": 7}], "test_type": "functional", "entry_point": "add"},
+    "private tests": {
+        "tests": functional(("3\n4", "7")),
+        "hidden_tests": compressed(json.dumps(functional(("1\n2", "3")))),
+        "entry_point": "add",
+    },
+}
+
+
+@pytest.mark.parametrize("row", SHAPES.values(), ids=SHAPES)
+def test_a_function_is_called(row):
+    assert scorable(row)
+    assert verify(fenced(ADD), **row).value == 1
+    assert verify(fenced(METHOD), **row).value == 1
+    assert verify(fenced(ADD.replace("+", "-")), **row).value == 0
+    assert verify(fenced(ALWAYS), **row).value == 0
+    assert verify(fenced("print(7)"), **row).value == 0
+    assert verify("Seven.", **row).status == "no_answer"
+
+
+RESULTS = [
+    ("x", [[["a", "b"]]], [["ab"]], "''.join(x)", True),
+    ("x", [["abc"]], [["cba"]], "x[::-1]", True),
+    ("x", ["abc"], ["cba"], "x[::-1]", True),
+    ("x", ["abc", "12"], ["cba", "21"], "x[::-1]", True),
+    ("x", ['"12"'], ['"21"'], "x[::-1]", True),
+    ("x", [[[1, 2]]], [[[2, 1]]], "x[::-1]", True),
+    ("x", [[[1, 2]]], [[2, 1]], "x[::-1]", True),
+    ("x", [[[1, 2]]], [[2, 1]], "2", False),
+    ("x", [[[1, 2]]], [[[2, 1]]], "tuple(x[::-1])", True),
+    ("x", [[[1, 2]]], [[[[1, 2], [1, 2]]]], "[tuple(x), tuple(x)]", True),
+    ("x", [[[1, 2]]], [[[2, 1]]], "set(x)", False),
+    ("x", [[3]], [[0.3333333]], "1 / x", True),
+    ("x", [[3]], [[0.3334]], "1 / x", False),
+    ("x", [[3]], [[3]], "x + 1e-9", False),
+    ("x", [[3]], [[3]], "float(x)", True),
+    ("x", [[3]], [["3"]], "x", False),
+    ("x", [[3]], [[True]], "x == 3", True),
+    ("x", [[3]], [[None]], "None", True),
+    ("x", [[3]], [[None]], "0", False),
+    ("x", [[{"1": 2}]], [[{"2": 1}]], "{v: k for k, v in x.items()}", True),
+    ("x", [[{"a": 2}]], [[{"a": 4}]], "{k: 2 * v for k, v in x.items()}", True),
+    ("x", [[2], [3]], [[[4]], [[9]]], "[x * x]", True),
+    ("x", [[2], [3]], [[4], [9]], "[x * x]", True),
+    ("*x", [[]], [[0]], "len(x)", True),
+    ("x, y", ["[1, 2]\n'a'"], ['["a", 2]'], "[y, len(x)]", True),
+    ("x", [[float("nan")]], [[float("nan")]], "x", True),
+    ("x", [["é"]], [["É"]], "x.upper()", True),
+]
+
+
+@pytest.mark.parametrize(("parameters", "inputs", "outputs", "result", "right"), RESULTS)
+def test_results_are_compared_as_json(parameters, inputs, outputs, result, right):
+    tests = {"fn_name": "f", "inputs": inputs, "outputs": outputs}
+    assert verify(fenced(f"def f({parameters}):\n    return {result}"), tests).value == right
+
+
+def test_arguments_are_fresh_for_each_call():
+    tests = {"fn_name": "f", "inputs": [[[1, 2]], [[1, 2]]], "outputs": [[2], [2]]}
+    assert verify(fenced("def f(x):\n    x.append(3)\n    return len(x) - 1"), tests).value == 1
+    assert verify(fenced("seen = []\ndef f(x):\n    seen.append(x)\n    return len(seen) + 1"), tests).value == 0
+
+
+def test_partial_counts_calls():
+    tests = {"fn_name": "f", "inputs": [[1], [2], [3], [4]], "outputs": [[1], [2], [3], [16]]}
+    assert verify(fenced("def f(x):\n    return x"), tests, partial=True).value == 0.75
+
+
+class Harmful:
+    def __reduce__(self):
+        return os.mkdir, ("harm",)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"tests": functional(("3\n4", "7"))}, "call tests without the name of a function"),
+        ({"tests": {"fn_name": "a b", "inputs": [[1]], "outputs": [[1]]}}, "call tests without the name of a function"),
+        (
+            {"tests": [*functional(("3", "7"), fn_name="f"), {"input": "1", "output": "1", "testtype": "stdin"}]},
+            "tests of two kinds, calls and standard input",
+        ),
+        (
+            {"tests": {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1]]}},
+            "call tests need inputs and outputs, as many of",
+        ),
+        ({"tests": functional(("a b\n4", "7")), "entry_point": "f"}, "arguments that are no JSON"),
+        ({"tests": compressed(Harmful())}, "compressed tests that are neither JSON nor a pickled string"),
+        ({"tests": compressed(["x"])}, "compressed tests that are neither JSON nor a pickled string"),
+        ({"tests": ["assert f(1 =="]}, "a test is not valid Python"),
+        ({"tests": []}, "no tests of anything that a program could define"),
+    ],
+)
+def test_rows_that_cannot_be_graded_say_why(row, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert why_unscorable(row).startswith(reason)
+    assert verify(fenced("def f(x):\n    return x"), **row).status == "gold_unscorable"
+    assert not list(tmp_path.iterdir())
+
+
+def test_stdio_rows_of_live_code_bench_are_scripts():
+    tests = json.dumps([{"input": "3 4\n", "output": "7\n", "testtype": "stdin"}])
+    assert verify(fenced("print(sum(map(int, input().split())))"), tests).value == 1
