@@ -9,8 +9,8 @@ from typing import Any
 from postrl.rewards.code import calls
 from postrl.rewards.code.asserts import run_asserts
 from postrl.rewards.code.extract import find_program
-from postrl.rewards.code.sandbox import Sandbox, SandboxError
 from postrl.rewards.code.packed import decoded
+from postrl.rewards.code.sandbox import Sandbox, SandboxError
 from postrl.rewards.code.stdio import Checker, Example, read_examples, run_stdio
 from postrl.rewards.code.suite import NoSuite, Suite, read_suite
 from postrl.rewards.code.verdict import Verdict
