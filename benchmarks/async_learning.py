@@ -21,8 +21,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from postrl.metrics import read_metrics
 from postrl.rollout.store import read_rollouts, stored_steps
+from postrl.run.metrics import read_metrics
 
 
 def main() -> None:

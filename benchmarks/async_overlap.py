@@ -32,17 +32,17 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.connections import Connections
 from postrl.launch.placement import divide_cores, usable_cores
 from postrl.launch.siblings import placement_of
 from postrl.launch.vllm import vllm_pool
 from postrl.learning.loading import load_tokenizer, stop_tokens_of
-from postrl.learning.packaged import packaged_model
-from postrl.lost_servers import run_servers
-from postrl.metrics import read_metrics
+from postrl.models.packaged import packaged_model
 from postrl.rollout.sampler import Request, Sampling, derive_seed
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.rollout.vllm import VLLMSampler
+from postrl.run.connections import Connections
+from postrl.run.metrics import read_metrics
+from postrl.servers.lost import run_servers
 
 MODEL = "smollm2-135m"
 
@@ -158,7 +158,7 @@ def generate(args: argparse.Namespace, folder: Path) -> tuple[float, int]:
 
 
 def prompts(config: GRPOConfig, tokenizer: Any, number: int) -> list[tuple[int, str, list[int]]]:
-    from postrl.data import PromptStream, load_prompts
+    from postrl.data.prompts import PromptStream, load_prompts
 
     loaded = load_prompts(config, tokenizer, split="train")
     stream = PromptStream(loaded.prompts, seed=config.seed, shuffle=config.shuffle)

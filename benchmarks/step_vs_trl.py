@@ -77,7 +77,7 @@ def write_prompts(path: Path, number: int) -> Path:
 
 def model_folder(folder: Path, *, fixed: bool) -> Path:
     """The packaged model; for fixed lengths, a copy of it that never ends its turn."""
-    from postrl.learning.packaged import packaged_model
+    from postrl.models.packaged import packaged_model
 
     source = packaged_model("smollm2-135m")
     if not fixed:

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.data import PromptSet
+from postrl.data.prompts import PromptSet
 from postrl.errors import ServerError
 from postrl.rollout.sampler import Request, Sampled, as_they_end
-from postrl.streaming import StreamingWorker
 from postrl.types import Group, Prompt, VersionSpan
-from postrl.worker import RolloutWorker
+from postrl.worker.streaming import StreamingWorker
+from postrl.worker.worker import RolloutWorker
 
 
 class TimedSampler:

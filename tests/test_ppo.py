@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from helpers import tiny_model_dir
 from postrl import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 from postrl.errors import UsageError
-from postrl.metrics import meaning
 from postrl.rewards.score import Score
+from postrl.run.metrics import meaning
 
 SETTINGS: dict[str, Any] = {
     "dataset": ["arithmetic"],

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from learning.batches import ALONE
-from postrl.metrics import rollout_summary
 from postrl.report import reduce_over_ranks
+from postrl.run.metrics import rollout_summary
 from postrl.types import Rollout, VersionSpan
 
 

@@ -13,8 +13,8 @@ from helpers import TURN_END, base_model_dir, tiny_model_dir, tiny_tokenizer
 from learning.batches import make_groups
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.errors import DataError, UsageError
-from postrl.metrics import read_metrics
 from postrl.rollout.store import read_rollouts, write_rollouts
+from postrl.run.metrics import read_metrics
 from postrl.session import resolve_algorithm
 
 

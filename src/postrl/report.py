@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from postrl.alarms import Alarms
 from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
 from postrl.callbacks import Callbacks
 from postrl.console import StepLine
@@ -16,8 +15,9 @@ from postrl.errors import PostrlError
 from postrl.learning.memory import peak_memory_gb
 from postrl.learning.optimizing import MAX_NONFINITE, UpdateReport
 from postrl.learning.sharding import Ranks
-from postrl.metrics import rollout_summary
 from postrl.rollout.store import write_rollouts
+from postrl.run.alarms import Alarms
+from postrl.run.metrics import rollout_summary
 from postrl.session import Session
 from postrl.types import Batch, Group, Rollout
 

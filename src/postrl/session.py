@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from postrl.algorithm_file import load_preset
-from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
+from postrl.algorithms.algorithm import Algorithm
+from postrl.algorithms.resolve import SETTINGS, resolve
 from postrl.config import GRPOConfig
-from postrl.config_checks import context_exceeded, group_of_one, refuse
-from postrl.connections import Connections
+from postrl.config.algorithm_file import load_preset
+from postrl.config.checks import context_exceeded, group_of_one, refuse
 from postrl.errors import UsageError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
 from postrl.learning.context import context_of
@@ -32,15 +32,16 @@ from postrl.learning.loading import (
     with_lora,
 )
 from postrl.learning.sharding import Ranks, this_rank
-from postrl.messages import decode, decode_groups, encode_groups
-from postrl.metrics import MetricsWriter
 from postrl.rollout.embedded import EmbeddedSampler
-from postrl.run_folder import RunFolder, kept_settings
-from postrl.sources import LocalSource, RemoteSource, ReplaySource, Source, total_steps
-from postrl.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
-from postrl.trackers import Trackers
-from postrl.waiting import speaking
-from postrl.worker import Job, RolloutWorker, build_worker
+from postrl.run.connections import Connections
+from postrl.run.folder import RunFolder, kept_settings
+from postrl.run.messages import decode, decode_groups, encode_groups
+from postrl.run.metrics import MetricsWriter
+from postrl.run.trackers import Trackers
+from postrl.run.waiting import speaking
+from postrl.weights.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
+from postrl.worker.source import LocalSource, RemoteSource, ReplaySource, Source, total_steps
+from postrl.worker.worker import Job, RolloutWorker, build_worker
 
 
 @dataclass

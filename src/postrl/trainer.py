@@ -30,7 +30,6 @@ from postrl.algorithms.presets import PRESETS
 from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig
-from postrl.connections import Connections
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
 from postrl.launch.model import with_adapter
 from postrl.launch.owner import unnamed, writing_as_rank
@@ -39,14 +38,15 @@ from postrl.learning.batch import make_batch
 from postrl.learning.hub import push_model
 from postrl.learning.optimizing import UpdateReport
 from postrl.learning.sharding import leave_ranks
-from postrl.messages import decode, decode_groups, encode, encode_groups
 from postrl.report import Reporter
 from postrl.rewards.registry import resolve as resolve_reward
 from postrl.rows.given import given_rows
-from postrl.run_folder import RunFolder, with_run_folder
+from postrl.run.connections import Connections
+from postrl.run.folder import RunFolder, with_run_folder
+from postrl.run.messages import decode, decode_groups, encode, encode_groups
 from postrl.session import Given, Session, open_session, resume
 from postrl.types import Batch, Group
-from postrl.worker import Job
+from postrl.worker.worker import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 

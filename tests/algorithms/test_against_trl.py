@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 from helpers import tiny_model_dir, tiny_tokenizer
-from postrl.algorithms.algorithm import Algorithm, resolve
+from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.objective import denominators, objective, with_advantages
+from postrl.algorithms.resolve import resolve
 from postrl.types import Batch
 
 from .cases import make_batch, rollout

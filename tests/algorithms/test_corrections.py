@@ -6,10 +6,10 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from postrl import config
 from postrl.algorithms.corrections import CORRECTIONS, importance_weights
 from postrl.algorithms.reduce import accumulate, finish
-from postrl.config_checks import BOUNDS_OF
+from postrl.config import settings as config
+from postrl.config.checks import BOUNDS_OF
 
 from .cases import close
 

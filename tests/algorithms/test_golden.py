@@ -15,11 +15,12 @@ from torch import Tensor
 
 from postrl.algorithms import advantages, filters, kl, returns, value
 from postrl.algorithms.aggregate import Denoms, aggregate, count, totals
-from postrl.algorithms.algorithm import Algorithm, resolve
+from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.corrections import importance_weights
 from postrl.algorithms.kl import ESTIMATORS
 from postrl.algorithms.objective import denominators, objective, with_advantages
 from postrl.algorithms.reduce import finish
+from postrl.algorithms.resolve import resolve
 from postrl.types import Batch, Group, Prompt, VersionSpan
 
 from .cases import CASES, both_precisions, close, make_batch, matrix, rewards, rollout
@@ -312,7 +313,7 @@ def is_weights(name: str, share: str | None = None) -> Check:
 
 def dynamic_sampling(case: Case, dtype: torch.dtype) -> None:
     """Judged on verdicts; the rewards of the second group differ, by length alone."""
-    from postrl.dynamic_sampling import informative
+    from postrl.worker.informative import informative
 
     inputs = case["inputs"]
     groups: dict[int, list[Any]] = {}
@@ -348,7 +349,7 @@ def truncated_mask(case: Case, dtype: torch.dtype) -> None:
 def staleness(case: Case, dtype: torch.dtype) -> None:
     """The learner's count, and what the buffer of the rollout worker lets it train on."""
     from postrl.learning.batch import make_batch as batch_of
-    from postrl.rollout.buffer import Buffer, Entry
+    from postrl.worker.buffer import Buffer, Entry
 
     version, expected = case["inputs"]["current_version"], case["expected"]
     groups = []

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postrl.algorithms.aggregate import MODES, Denoms, count
-from postrl.algorithms.algorithm import resolve
 from postrl.algorithms.corrections import CORRECTIONS, importance_weights
 from postrl.algorithms.objective import objective, with_advantages
 from postrl.algorithms.reduce import accumulate, finish
+from postrl.algorithms.resolve import resolve
 from postrl.types import Batch
 
 from .cases import CASES, close, make_batch, random_batch, rewards, rollout

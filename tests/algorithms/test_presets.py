@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from postrl.algorithms.advantages import grpo
-from postrl.algorithms.algorithm import SETTINGS, Algorithm, resolve
+from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.objective import with_advantages
 from postrl.algorithms.parts import ADVANTAGES, LOSSES
 from postrl.algorithms.presets import PRESETS, Preset
+from postrl.algorithms.resolve import SETTINGS, resolve
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from postrl.algorithms import advantages, kl, losses
 from postrl.algorithms.aggregate import Denoms, aggregate, count
-from postrl.algorithms.algorithm import Algorithm, resolve
+from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.corrections import CORRECTIONS, importance_weights
 from postrl.algorithms.objective import denominators, objective, value_objective, with_advantages
 from postrl.algorithms.presets import PRESETS
 from postrl.algorithms.reduce import accumulate, finish
+from postrl.algorithms.resolve import resolve
 from postrl.types import Batch
 
 from .cases import random_batch, rewards, rollout

@@ -20,7 +20,8 @@ from postrl.algorithms.refused import flag
 from postrl.cli.grpo import shown as shown_setting
 from postrl.cli.presets_page import presets_page
 from postrl.cli.settings_table import settings_table
-from postrl.config import PANELS, GRPOConfig
+from postrl.config import GRPOConfig
+from postrl.config.settings import PANELS
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PRESETS_PAGE = Path(__file__).parents[2] / "docs" / "presets.md"

@@ -15,9 +15,9 @@ from postrl.algorithms.refused import flag
 from postrl.cli import plan, serve
 from postrl.cli.unknown import TRL, unknown_flag
 from postrl.config import GRPOConfig
+from postrl.config.trl_names import OTHERS, RULES
+from postrl.config.trl_refused import REFUSED
 from postrl.errors import UsageError
-from postrl.trl_names import OTHERS, RULES
-from postrl.trl_refused import REFUSED
 
 SETTINGS = {f.name for f in fields(GRPOConfig)}
 

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.conftest import SIX_STEPS
 from postrl.config import GRPOConfig
-from postrl.metrics import meaning
+from postrl.run.metrics import meaning
 
 COLUMNS = """
 step split prompt_id group_id messages prompt completion completion_ids loss_mask logps version_spans

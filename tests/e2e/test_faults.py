@@ -20,7 +20,7 @@ import pytest
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Command, Finished, Run, Workplace, wait_for
 from postrl.errors import PostrlError
 from postrl.launch.ports import LOOPBACK
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
 pytestmark = pytest.mark.slow

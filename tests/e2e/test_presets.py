@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from helpers import tiny_model_dir
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.algorithms import PRESETS
-from postrl.metrics import meaning, read_metrics
 from postrl.rewards.score import Score
+from postrl.run.metrics import meaning, read_metrics
 
 ROWS = [{"prompt": f"Say {word}."} for word in ("one", "two", "three", "four", "five", "six")]
 

@@ -12,13 +12,13 @@ from peft import LoraConfig
 from fake_vllm import FakeVLLM
 from helpers import tiny_model_dir
 from postrl.config import GRPOConfig
-from postrl.connections import Connections
 from postrl.errors import ServerError, UsageError
 from postrl.launch.adapters import FULL, AdapterPlan, adapter_plan, for_running, without_lora
 from postrl.launch.placement import place
 from postrl.launch.siblings import siblings
-from postrl.run_folder import RunFolder
-from postrl.servers import VLLMServer
+from postrl.run.connections import Connections
+from postrl.run.folder import RunFolder
+from postrl.servers.client import VLLMServer
 
 LLAMA = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
 

@@ -14,7 +14,7 @@ from postrl.errors import ChildError, PostrlError, RewardError, error_to_wire
 from postrl.launch.accelerate import FAILURES
 from postrl.launch.failures import check_children
 from postrl.launch.process import Supervisor
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 
 from .support import PATIENCE, python
 

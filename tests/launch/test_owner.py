@@ -18,12 +18,12 @@ from postrl.config import GRPOConfig
 from postrl.errors import UsageError, WaitTimeout
 from postrl.launch import owner
 from postrl.launch.owner import owning, refuse_if_owned, run_folder_of, writing_as_rank
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 
 HOLD = """
 import os, subprocess, sys, time
 from postrl.launch.owner import owning, writing_as_rank
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 with {how}(RunFolder(sys.argv[1])):
     child = os.fork()                          # as multiprocessing does
     if not child:
@@ -104,7 +104,7 @@ def test_a_killed_owner_leaves_nothing_locked_while_its_children_live(folder, ho
 
 START = """
 import datetime, sys
-from postrl import run_folder
+from postrl.run import folder as run_folder
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError, WaitTimeout
 from postrl.launch.owner import run_folder_of
@@ -220,7 +220,7 @@ def test_a_forked_child_that_leaves_the_block_touches_nothing(tmp_path):
     code = f"""
 import os, sys
 from postrl.launch.owner import owning
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 with owning(RunFolder({str(tmp_path / "run")!r})):
     if os.fork() == 0:
         file = open({str(tmp_path / "mine")!r}, "w")  # gets the number of the lock

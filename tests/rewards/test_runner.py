@@ -393,7 +393,7 @@ def test_the_copy_of_a_function_that_forks_does_not_answer_for_it(function):
 
 
 def test_a_worker_whose_memory_grows_is_started_anew_between_calls_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("postrl.rewards.process.LARGEST_GROWTH", 50 << 20)
+    monkeypatch.setattr("postrl.rewards.calling.process.LARGEST_GROWTH", 50 << 20)
     groups = [group("a") for _ in range(7)]
     with runner(functions.keeps_everything, log_path=tmp_path / "log") as rewards:
         for g in groups:

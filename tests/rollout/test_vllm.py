@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fake_vllm import FakeVLLM
-from postrl.connections import Connections
 from postrl.errors import RequestRefused, ServerError, WeightsLost
-from postrl.lost_servers import give_up, run_servers
 from postrl.rollout import vllm
 from postrl.rollout.sampler import Request, Sampled, Sampling
 from postrl.rollout.vllm import AVOID, VLLMSampler
-from postrl.servers import VLLMServer
+from postrl.run.connections import Connections
+from postrl.servers.client import VLLMServer
+from postrl.servers.lost import give_up, run_servers
 from postrl.types import VersionSpan
 
 

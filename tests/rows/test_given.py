@@ -12,7 +12,7 @@ import pytest
 from helpers import tiny_model, tiny_tokenizer
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.config import GRPOConfig as Config
-from postrl.data import load_prompts
+from postrl.data.prompts import load_prompts
 from postrl.errors import DataError
 from postrl.rows.given import given_rows
 

@@ -6,7 +6,7 @@ import pytest
 
 from helpers import CHAT_TEMPLATE, tiny_tokenizer
 from postrl.config import GRPOConfig
-from postrl.data import load_prompts
+from postrl.data.prompts import load_prompts
 from postrl.errors import DataError, UsageError
 
 USER = {"role": "user", "content": "Weather?"}

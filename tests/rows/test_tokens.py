@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 
 from helpers import CHAT_TEMPLATE, PAD, TURN_END, tiny_tokenizer
 from postrl.config import GRPOConfig
-from postrl.data import load_prompts
+from postrl.data.prompts import load_prompts
 from postrl.errors import DataError
 from postrl.rows.tokens import added_tokens, check_vocabulary, encode_prompts, encode_whole
 

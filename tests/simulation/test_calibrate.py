@@ -9,8 +9,8 @@ import pytest
 
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
-from postrl.metrics import MetricsWriter
 from postrl.rollout.store import write_rollouts
+from postrl.run.metrics import MetricsWriter
 from postrl.simulation.assumptions import CPU, Assumptions, guessed
 from postrl.simulation.calibrate import assume, generation_seconds, measured
 from postrl.simulation.loop import Split, simulate

@@ -7,8 +7,8 @@ import pytest
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.launch.siblings import with_engine
-from postrl.metrics import read_metrics
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
+from postrl.run.metrics import read_metrics
 from postrl.simulation.engine import prepare, run_steps
 
 

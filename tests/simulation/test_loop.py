@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postrl import virtual_time
 from postrl.config import GRPOConfig
 from postrl.errors import RolloutError
-from postrl.rollout.simulated import SimulatedSampler, Speed
+from postrl.simulation import clock
 from postrl.simulation.assumptions import Assumptions
 from postrl.simulation.loop import Report, Split, simulate
+from postrl.simulation.sampler import SimulatedSampler, Speed
 from simulated_worker import TimedRewards, rng, trained, worker
 
 BATCH, GROUP, LENGTH, PROMPT = 3, 2, 50, 10
@@ -134,7 +134,7 @@ def test_rewards_and_the_rest_of_a_step_take_their_time():
 
 
 def test_the_steps_have_the_metrics_of_a_run_under_their_names():
-    from postrl.metrics import meaning
+    from postrl.run.metrics import meaning
 
     rows: dict[int, dict[str, float]] = {}
     simulate(
@@ -186,7 +186,7 @@ def test_a_run_that_drops_everything_ends_with_the_reasons():
         await made.groups(0)
 
     with pytest.raises(RolloutError, match="could not be trained on"):
-        virtual_time.run(main())
+        clock.run(main())
 
 
 # -- with trouble: nothing is lost, nothing is too old -----------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_every_prompt_is_trained_once_within_the_bound_whatever_delays_and_fails
         made.close()
         return batches
 
-    batches = virtual_time.run(main())
+    batches = clock.run(main())
     assert sorted(group.prompt_id for batch in batches for group in batch) == sorted(
         f"rows:{i}" for i in range(PROMPTS)
     )

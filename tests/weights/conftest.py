@@ -23,7 +23,7 @@ from postrl.launch.adapters import FULL, AdapterPlan
 from postrl.launch.ports import HeldPort
 from postrl.launch.process import ChildProcess
 from postrl.launch.vllm import server_command
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 from postrl.weights.canary import as_pushed
 from postrl.weights.disk import DiskTransport
 

@@ -11,7 +11,7 @@ import torch
 from fake_vllm import FakeVLLM
 from helpers import tiny_model
 from postrl.errors import CanaryError, ServerError
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 from postrl.weights.canary import EMPTY, FLOOR, Canary, as_pushed, perturbation
 
 A, B = "http://a", "http://b"

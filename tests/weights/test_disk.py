@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from fake_vllm import FakeVLLM
-from postrl.connections import Connections
 from postrl.errors import ServerError, WaitTimeout
-from postrl.lost_servers import give_up, run_servers
-from postrl.servers import VLLMServer
+from postrl.run.connections import Connections
+from postrl.servers.client import VLLMServer
+from postrl.servers.lost import give_up, run_servers
 from postrl.weights import disk
 from postrl.weights.disk import DiskTransport, server_lock, shared_folder
 from postrl.weights.restore import restore
@@ -240,7 +240,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from typing import Any
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 from postrl.weights.disk import server_lock
 with server_lock(Path(sys.argv[1]), VLLMServer(sys.argv[2]), 5):
     print("held", flush=True)

@@ -16,8 +16,8 @@ from postrl.errors import ServerError
 from postrl.learning.learner import Learner
 from postrl.learning.loading import with_lora
 from postrl.learning.sharding import this_rank
-from postrl.server_api import NOT_OURS
-from postrl.servers import VLLMServer
+from postrl.servers.api import NOT_OURS
+from postrl.servers.client import VLLMServer
 from postrl.weights import disk
 from postrl.weights.disk import remove_weights, shared_folder
 from postrl.weights.lora import LoraTransport

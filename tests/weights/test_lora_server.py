@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from helpers import tiny_model, tiny_tokenizer
-from postrl.attach import attach_problems
 from postrl.config import GRPOConfig
 from postrl.errors import CanaryError
 from postrl.learning.learner import Learner
@@ -18,12 +17,13 @@ from postrl.learning.loading import with_lora
 from postrl.learning.sharding import this_rank
 from postrl.rollout.sampler import Request, Sampled, Sampling
 from postrl.rollout.vllm import VLLMSampler
-from postrl.server_api import NOT_OURS
-from postrl.servers import VLLMServer
-from postrl.sync import ServerSync
+from postrl.servers.api import NOT_OURS
+from postrl.servers.attach import attach_problems
+from postrl.servers.client import VLLMServer
 from postrl.types import VersionSpan
 from postrl.weights.lora import LoraTransport
 from postrl.weights.restore import restore
+from postrl.weights.sync import ServerSync
 
 from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from postrl.errors import ServerError, UsageError, WaitTimeout
-from postrl.servers import VLLMServer
-from postrl.waiting import in_thread
+from postrl.run.waiting import in_thread
+from postrl.servers.client import VLLMServer
 from postrl.weights import nccl
 
 from .conftest import PAIRS, largest_difference, learner_logps, model_of_version, start_server

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from helpers import tiny_tokenizer
-from postrl.attach import attach_problems, config_problems
 from postrl.errors import CanaryError, ServerError
-from postrl.server_api import NOT_OURS, Completion
-from postrl.servers import generation_client
+from postrl.servers.api import NOT_OURS, Completion
+from postrl.servers.attach import attach_problems, config_problems
+from postrl.servers.client import generation_client
 from postrl.types import VersionSpan
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport

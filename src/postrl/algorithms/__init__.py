@@ -3,6 +3,7 @@
     presets.py      an algorithm is a row of a table that names its parts (no torch)
     refused.py      combinations of settings that cannot be right (no torch)
     algorithm.py    a row with the settings of a run            parts.py        the parts that rows name
+    resolve.py      from a name and settings to an algorithm
     objective.py    the one composition of the parts, for every preset
     advantages.py   rewards of a batch -> advantages            losses.py       log-probs, advantages -> token losses
     returns.py      rewards and values -> advantages by token   value.py        the critic's loss

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
 
 from postrl.algorithms import advantages
+from postrl.algorithms.advantages import Pairs
 from postrl.algorithms.aggregate import MODES
 from postrl.algorithms.corrections import correction
 from postrl.algorithms.kl import ESTIMATORS
 from postrl.algorithms.lookup import lookup
-from postrl.algorithms.parts import ADVANTAGES, LOSSES, Advantage, Loss
-from postrl.algorithms.presets import PRESETS, Preset, needs_of
+from postrl.algorithms.presets import Preset
+from postrl.algorithms.reduce import Metrics
 from postrl.algorithms.refused import problem
+from postrl.types import Batch
+
+
+class Estimate(NamedTuple):
+    """What an advantage estimator gives; an estimator of yours may return the first two as a plain pair."""
+
+    advantages: Tensor
+    """[B], the same for every token of a completion, or [B, T]; kept as float32."""
+    metrics: Pairs
+    returns_BT: Tensor | None = None
+    """[B, T]: what a critic is to predict; kept as float32."""
+
+
+Advantage = Callable[[Batch, "Algorithm"], tuple[Tensor, Pairs] | Estimate]
+"""(scored batch of a whole step, algorithm) -> advantages, metrics."""
+Loss = Callable[[Tensor, Tensor | None, Tensor, Tensor, "Algorithm"], tuple[Tensor, Metrics]]
+"""(logp_BT, prox_BT, advantages, mask_BT, algorithm) -> token losses [B, T], metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,24 +137,3 @@ class Algorithm:
     def penalises_kl(self) -> bool:
         """Whether the KL to the reference is taken off the rewards."""
         return self.beta > 0 and self.kl_placement == "reward"
-
-
-SETTINGS = tuple(f.name for f in fields(Algorithm) if f.name not in ("preset", "advantage", "loss", "needs"))
-"""What `resolve` takes, under the names of the configuration."""
-
-
-def resolve(preset: str | Preset, **settings: Any) -> Algorithm:
-    """The algorithm called `preset` with these settings; what is not given is the preset's, else GRPO's.
-
-    Raises:
-        ValueError: an unknown name, or an impossible combination.
-    """
-    row = preset if isinstance(preset, Preset) else lookup(PRESETS, preset, "algorithm")
-    own = {name: value for name, value in row.settings.items() if name in SETTINGS}
-    algorithm = Algorithm(
-        preset=row,
-        advantage=row.advantage if callable(row.advantage) else lookup(ADVANTAGES, row.advantage, "advantage"),
-        loss=row.loss if callable(row.loss) else lookup(LOSSES, row.loss, "loss"),
-        **{**own, **settings},
-    )
-    return replace(algorithm, needs=needs_of(row, algorithm))

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from postrl.algorithms.aggregate import Denoms, aggregate, count, totals
-from postrl.algorithms.algorithm import Algorithm
+from postrl.algorithms.algorithm import Algorithm, Estimate
 from postrl.algorithms.corrections import importance_weights, is_missing
 from postrl.algorithms.filters import overlong_penalty, truncated, truncation_mask
 from postrl.algorithms.kl import k1, loss_estimator
 from postrl.algorithms.losses import negative_log_likelihood
-from postrl.algorithms.parts import Estimate, present
+from postrl.algorithms.parts import present
 from postrl.algorithms.reduce import Metrics, masked_mean
 from postrl.algorithms.value import explained_variance, value_loss
 from postrl.types import Batch

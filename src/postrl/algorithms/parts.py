@@ -6,36 +6,14 @@ and `losses`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-
 import torch
 from torch import Tensor
 
 from postrl.algorithms import advantages, losses, returns
 from postrl.algorithms.advantages import Pairs
+from postrl.algorithms.algorithm import Advantage, Algorithm, Estimate, Loss
 from postrl.algorithms.reduce import Metrics
 from postrl.types import Batch
-
-if TYPE_CHECKING:
-    from postrl.algorithms.algorithm import Algorithm
-
-
-class Estimate(NamedTuple):
-    """What an advantage estimator gives; an estimator of yours may return the first two as a plain pair."""
-
-    advantages: Tensor
-    """[B], the same for every token of a completion, or [B, T]; kept as float32."""
-    metrics: Pairs
-    returns_BT: Tensor | None = None
-    """[B, T]: what a critic is to predict; kept as float32."""
-
-
-Advantage = Callable[[Batch, "Algorithm"], tuple[Tensor, Pairs] | Estimate]
-"""(scored batch of a whole step, algorithm) -> advantages, metrics."""
-Loss = Callable[[Tensor, Tensor | None, Tensor, Tensor, "Algorithm"], tuple[Tensor, Metrics]]
-"""(logp_BT, prox_BT, advantages, mask_BT, algorithm) -> token losses [B, T], metrics."""
-
 
 # -- advantages: one a completion ------------------------------------------------------------------------------------------
 

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from postrl import __version__
 from postrl.cli import env, grpo, init, merge, plan, processes, rescore, reward, serve, unknown
 from postrl.cli.options import HELP_ALL
 from postrl.errors import PostrlError, UsageError
+from postrl.version import __version__
 
 
 class _Commands(TyperGroup):

@@ -24,7 +24,7 @@ def _algorithms() -> Iterable[str]:
 
 
 def _datasets() -> Iterable[str]:
-    from postrl.data_presets import PRESETS
+    from postrl.rows.recipes import PRESETS
 
     return PRESETS
 
@@ -36,13 +36,13 @@ def _rewards() -> Iterable[str]:
 
 
 def _models() -> Iterable[str]:
-    from postrl.learning.packaged import PACKAGED
+    from postrl.models.packaged import PACKAGED
 
     return PACKAGED
 
 
 def _trackers() -> Iterable[str]:
-    from postrl.trackers import TRACKERS
+    from postrl.run.trackers import TRACKERS
 
     return TRACKERS
 

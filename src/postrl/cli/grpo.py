@@ -9,7 +9,7 @@ from postrl.algorithms.refused import flag
 from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
-from postrl.run_folder import check_resume_is_named
+from postrl.run.folder import check_resume_is_named
 
 HELP = """Train a language model with {title}. {summary}
 

@@ -14,9 +14,10 @@ from typer.core import TyperCommand
 from postrl.algorithms.presets import OWNED, PRESETS, is_file
 from postrl.algorithms.refused import flag
 from postrl.cli.completion import completion_of
-from postrl.config import ASYNC, RUN, GRPOConfig
+from postrl.config import GRPOConfig
+from postrl.config.settings import ASYNC, RUN
 from postrl.errors import UsageError
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 
 Run = Callable[..., int]
 """(settings, whether it is a dry run, and the command's further options by name) -> exit code."""

@@ -30,8 +30,8 @@ def worker(run_dir: RunDir, debug: bool = False) -> None:
     from postrl.host.stopping import bystander
 
     bystander()
-    from postrl.run_folder import RunFolder
-    from postrl.worker_process import worker_main
+    from postrl.run.folder import RunFolder
+    from postrl.worker.process import worker_main
 
     with RunFolder(run_dir).reporting_errors("worker"):
         code = worker_main(str(run_dir))

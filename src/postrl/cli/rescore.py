@@ -11,13 +11,13 @@ import typer
 
 from postrl.cli.options import SettingsCommand
 from postrl.cli.scoring import Debug, Json, RewardArg, reward_specs, show_failures, write_json
-from postrl.config import REWARD
+from postrl.config.settings import REWARD
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
-    from postrl.rescore import Comparison
     from postrl.rewards.registry import RewardSpec
+    from postrl.scoring.rescore import Comparison
 
 HELP = """Score the stored completions of RUN, the folder of a finished run, again, and show what changes. The run itself is not modified.
 
@@ -59,9 +59,9 @@ def rescore(
     debug: Debug = False,
 ) -> None:
     from postrl.cli.tables import bar
-    from postrl.rescore import Comparison, steps_of
-    from postrl.rescore import rescore as rescore_steps
     from postrl.rewards.runner import RewardRunner
+    from postrl.scoring.rescore import Comparison, steps_of
+    from postrl.scoring.rescore import rescore as rescore_steps
 
     files = steps_of(run, steps)
     specs, config = _rewards(run, reward or [], reward_weights or [], reward_arg or [])
@@ -87,8 +87,8 @@ def _rewards(
     """What to score with, and the run's settings, with the new weights in place of its own."""
     from dataclasses import replace
 
-    from postrl.rescore import own_rewards, run_config
     from postrl.rewards.registry import with_options
+    from postrl.scoring.rescore import own_rewards, run_config
 
     config = run_config(run)
     if names:
@@ -100,7 +100,7 @@ def _rewards(
 
 def _target(run: Path, output: Path | None, write: bool, names: Sequence[str]) -> Path | None:
     """Where to write; None: nowhere."""
-    from postrl.run_folder import RunFolder
+    from postrl.run.folder import RunFolder
 
     target = output or (run / "rescored" / f"{'+'.join(names)}.parquet" if write else None)
     if target is None:
@@ -114,7 +114,7 @@ def _target(run: Path, output: Path | None, write: bool, names: Sequence[str]) -
 
 def _written(scored: Iterator[Any], target: Path | None, names: Sequence[str]) -> str | None:
     """Go through the steps, and say where they were written if they were."""
-    from postrl.rescore import write_rescored
+    from postrl.scoring.rescore import write_rescored
 
     if target is None:
         for _ in scored:
@@ -149,7 +149,7 @@ def summary(comparison: Comparison) -> dict[str, Any]:
 
 
 def _show(comparison: Comparison, result: dict[str, Any]) -> None:
-    from postrl.rescore import GROUP_CHANGES
+    from postrl.scoring.rescore import GROUP_CHANGES
 
     _show_means(comparison)
     _show_statuses(comparison)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from postrl.cli.scoring import Debug, Json, RewardArg, reward_specs, show_failures, write_json
-from postrl.config import REWARD
+from postrl.config.settings import REWARD
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:
-    from postrl.rewards.audit import Case, Finding
     from postrl.rewards.registry import RewardSpec
+    from postrl.scoring.audit import Case, Finding
 
 HELP = """Try a reward on awkward and hostile completions, and report where it is fooled or unfair.
 
@@ -64,9 +64,9 @@ def run(
 ) -> None:
     from postrl.cli.tables import bar
     from postrl.config import GRPOConfig
-    from postrl.rewards.audit import AS_EXPECTED, without_dangerous
-    from postrl.rewards.audit import audit as run_audit
     from postrl.rewards.runner import RewardRunner
+    from postrl.scoring.audit import AS_EXPECTED, without_dangerous
+    from postrl.scoring.audit import audit as run_audit
 
     (spec,) = reward_specs([reward], reward_arg or [])
     title, found = _cases(spec, reward, cases, kind)
@@ -86,7 +86,7 @@ def run(
 
 def _cases(spec: RewardSpec, reward: str, path: Path | None, kind: str | None) -> tuple[str, list[Case]]:
     """The name of the set, and its cases."""
-    from postrl.rewards.audit import kind_of, read_cases, shipped_cases
+    from postrl.scoring.audit import kind_of, read_cases, shipped_cases
 
     if path is not None:
         return str(path), read_cases(path)
@@ -110,7 +110,7 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 
 def _show_findings(findings: Sequence[Finding], report: dict[str, Any]) -> None:
     from postrl.cli.tables import Column, show
-    from postrl.rewards.audit import AS_EXPECTED, PROBLEMS
+    from postrl.scoring.audit import AS_EXPECTED, PROBLEMS
 
     columns = [Column("kind"), Column("id"), Column("score", right=True), Column("status")]
     columns += [Column("completion", wide=True), Column("note", wide=True)]

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postrl.cli.scoring import Debug, Json, RewardArg, reward_specs, show_failures, write_json
-from postrl.config import DATA, REWARD
+from postrl.config.settings import DATA, REWARD
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
-    from postrl.data import PromptSet
+    from postrl.data.prompts import PromptSet
     from postrl.rewards.registry import RewardSpec
-    from postrl.tryout import Trial
+    from postrl.scoring.tryout import Trial
 
 HELP = """Score completions without training, and show prompt, completion, score, status and time.
 
@@ -114,14 +114,14 @@ def _trials(
     settings: GRPOConfig, rows: int, completions: Path | None, run: Path | None, samples: int
 ) -> tuple[list[RewardSpec], list[Trial]]:
     """What scores, and what is scored. Mistakes in the names of rewards show before a model is loaded."""
-    from postrl import tryout
+    from postrl.scoring import tryout
 
     specs = reward_specs(settings.reward, settings.reward_arg)
     own: Sequence[str] = ()
     if run is not None:
         trials = tryout.stored(run, rows, own=not specs)
         if not specs:
-            from postrl.rescore import own_rewards
+            from postrl.scoring.rescore import own_rewards
 
             return own_rewards(run), trials
     elif completions is not None:
@@ -169,7 +169,7 @@ def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[T
     """Score, show, and return how many scores failed."""
     from postrl.cli.tables import bar
     from postrl.rewards.runner import RewardRunner
-    from postrl.tryout import score_all
+    from postrl.scoring.tryout import score_all
 
     with (
         RewardRunner.for_run(specs, settings) as runner,
@@ -186,8 +186,8 @@ def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[T
 
 
 def _rows(trial: Trial) -> list[dict[str, Any]]:
-    from postrl.rescore import question
     from postrl.rewards.score import Score
+    from postrl.scoring.rescore import question
 
     return [
         {

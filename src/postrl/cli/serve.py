@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postrl.cli.options import SettingsCommand, settings_command
-from postrl.config import REWARD, RUN, GRPOConfig
-from postrl.connections import TOKEN
+from postrl.config import GRPOConfig
+from postrl.config.settings import REWARD, RUN
 from postrl.errors import UsageError
 from postrl.host.python import BEFORE
+from postrl.run.connections import TOKEN
 
 if TYPE_CHECKING:
     from postrl.launch.pool import Command

@@ -8,7 +8,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from postrl.algorithms.refused import flag
 from postrl.cli.options import choices, default_of
-from postrl.config import PANELS, GRPOConfig
+from postrl.config import GRPOConfig
+from postrl.config.settings import PANELS
 
 HEAD = """# Settings
 

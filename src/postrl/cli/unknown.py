@@ -11,8 +11,8 @@ from typing import Any
 
 from postrl.algorithms.refused import flag
 from postrl.config import GRPOConfig
+from postrl.config.trl_names import OTHERS
 from postrl.errors import UsageError
-from postrl.trl_names import OTHERS
 
 TRL = {
     "per_device_train_batch_size generation_batch_size gradient_accumulation_steps steps_per_generation": (
@@ -38,7 +38,7 @@ TRL = {
     "logging_strategy": "--logging-steps N",
     "hub_model_id": "--push-to-hub user/name",
 }
-"""TRL's names that `postrl.trl_names` converts in scripts and files -> what to type on the command line."""
+"""TRL's names that `postrl.config.trl_names` converts in scripts and files -> what to type on the command line."""
 
 _TRL = {name: ours for names, ours in TRL.items() for name in names.split()}
 
@@ -85,7 +85,7 @@ def unknown_flag(typed: str, command: str, own: list[str], elsewhere: dict[str, 
         own: the flags of the command.
         elsewhere: flags of other commands -> the command.
     """
-    from postrl.trl_refused import REFUSED
+    from postrl.config.trl_refused import REFUSED
 
     name, hyphens = typed.lstrip("-").replace("-", "_"), typed.replace("_", "-")
     if name in _TRL:

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from postrl.attach import adapter_problems
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError, UsageError
 from postrl.models.adapter import adapter_named
 from postrl.models.folder import cached_snapshot
 from postrl.models.weights import tensor_names
-from postrl.servers import VLLMServer
+from postrl.servers.attach import adapter_problems
+from postrl.servers.client import VLLMServer
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from postrl.config import GRPOConfig
-from postrl.config_checks import context_exceeded, refuse
-from postrl.data_presets import own_rewards
+from postrl.config.checks import context_exceeded, refuse
 from postrl.host.text import read_template
 from postrl.launch.model import check_reward_models
 from postrl.learning.context import context_length
 from postrl.rewards.declared import check_options
 from postrl.rewards.registry import RewardSpec, parse_option, resolve, with_options
+from postrl.rows.recipes import own_rewards
 
 
 def check_early(config: GRPOConfig, rewards: Sequence[RewardSpec] = (), *, model: str | None = None) -> None:

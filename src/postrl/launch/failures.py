@@ -13,7 +13,7 @@ from postrl.errors import ChildError, PostrlError, error_from_wire, whose_file
 from postrl.launch import logs
 from postrl.launch.accelerate import FAILURES
 from postrl.launch.process import ChildProcess, Supervisor, describe_exit
-from postrl.run_folder import RunFolder, is_consequence, lost_connection
+from postrl.run.folder import RunFolder, is_consequence, lost_connection
 
 MEMORY = "SIGKILL from outside most often means that the machine ran out of memory; "
 KILLED_AFTER = 20

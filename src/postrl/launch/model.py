@@ -10,12 +10,12 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.console import note
-from postrl.data_sources import hub_is_reachable
 from postrl.errors import PostrlError, UsageError
+from postrl.host.hub import hub_is_reachable
 from postrl.host.python import child_environment, python
-from postrl.learning.packaged import CONVERSION_TIMEOUT, PACKAGED, cache_folder, check_packaged, converted
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_trainable, find_adapter
 from postrl.models.folder import cached_snapshot, check_model_folder, check_model_path, has_tokenizer
+from postrl.models.packaged import CONVERSION_TIMEOUT, PACKAGED, cache_folder, check_packaged, converted
 from postrl.rewards.registry import RewardSpec
 
 TIDYING = 20.0
@@ -142,7 +142,7 @@ def local_model(config: GRPOConfig) -> str:
 def _run_conversion(name: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the process that converts a model. It ends with this call, however that ends, and
     has time to take away what it has half written."""
-    command = [*python(), "-m", "postrl.learning.packaged", name]
+    command = [*python(), "-m", "postrl.models.packaged", name]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

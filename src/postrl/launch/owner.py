@@ -26,7 +26,7 @@ import psutil
 from postrl.config import GRPOConfig
 from postrl.console import note
 from postrl.errors import UsageError, WaitTimeout
-from postrl.run_folder import RunFolder, with_run_folder
+from postrl.run.folder import RunFolder, with_run_folder
 
 OWNER, RANKS = "owner.lock", "ranks.lock"
 PATIENCE = 1.0

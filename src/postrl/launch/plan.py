@@ -9,12 +9,12 @@ from pathlib import Path
 
 from postrl.algorithms.presets import has_critic
 from postrl.config import GRPOConfig
-from postrl.data_presets import own_rewards
 from postrl.launch.adapters import AdapterPlan, adapter_plan
 from postrl.launch.placement import Placement
 from postrl.launch.vllm import server_command
 from postrl.models.folder import has_weights
 from postrl.models.weights import parameter_count
+from postrl.rows.recipes import own_rewards
 
 
 def show_plan(config: GRPOConfig, placement: Placement) -> None:

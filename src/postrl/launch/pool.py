@@ -20,7 +20,7 @@ from postrl.launch import logs
 from postrl.launch.failures import MEMORY
 from postrl.launch.ports import LOOPBACK, HeldPort
 from postrl.launch.process import ChildProcess, describe_exit, stop_all
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 
 Command = tuple[list[str], dict[str, str | None]]
 LAST_LINES = "; the last lines of its log:\n"

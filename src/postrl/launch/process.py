@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -246,17 +245,6 @@ def stop_all(children: Iterable[ChildProcess], grace: float) -> None:
             interrupt, deadline = error, time.monotonic()
     if interrupt is not None:
         raise interrupt
-
-
-def read_stdin() -> bytes:
-    """All that the parent put into `ChildProcess(stdin=...)`.
-
-    Where it can, it reads by position: processes that inherit one standard input share its offset, and each of them
-    (the ranks of a trainer) gets everything.
-    """
-    with contextlib.suppress(OSError):
-        return os.pread(0, os.fstat(0).st_size, 0)
-    return sys.stdin.buffer.read()
 
 
 def describe_exit(code: int | None) -> str:

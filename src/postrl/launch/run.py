@@ -11,11 +11,10 @@ import json
 import time
 from functools import partial
 
-from postrl.algorithm_file import check_preset
 from postrl.config import GRPOConfig
+from postrl.config.algorithm_file import check_preset
 from postrl.console import StepLine, note
-from postrl.data import check_sources
-from postrl.data_presets import dataset_names, find_preset, own_rewards
+from postrl.data.prompts import check_sources
 from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
 from postrl.host.stopping import STOP_SIGNALS, GracefulStop, by_signal, came_of_the_stop, without_the_step
@@ -34,8 +33,9 @@ from postrl.launch.summary import next_commands, resume_advice, resume_command, 
 from postrl.learning.hub import check_access
 from postrl.rewards.declared import check_columns
 from postrl.rewards.registry import resolve, with_options
-from postrl.run_folder import RunFolder, step_of, with_run_folder
-from postrl.trackers import check_trackers
+from postrl.rows.recipes import dataset_names, find_preset, own_rewards
+from postrl.run.folder import RunFolder, step_of, with_run_folder
+from postrl.run.trackers import check_trackers
 
 POLL = 0.2
 SAVE_TIMEOUT = 300.0

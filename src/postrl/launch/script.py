@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postrl.connections import Connections
 from postrl.console import note
 from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
@@ -23,8 +22,9 @@ from postrl.launch.owner import run_folder_of, with_own_folder, writing_as_rank
 from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.launch.summary import SCRIPT_RESUMES, next_calls, resume_advice, show_summary
 from postrl.learning.hub import check_access
-from postrl.run_folder import RunFolder
-from postrl.trackers import check_trackers
+from postrl.run.connections import Connections
+from postrl.run.folder import RunFolder
+from postrl.run.trackers import check_trackers
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.connections import TOKEN, Connections
 from postrl.console import note
 from postrl.errors import ServerError, UsageError
 from postrl.host.python import python
@@ -28,9 +27,10 @@ from postrl.launch.pool import Fall, ServerPool
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.vllm import INSTALL_VLLM, server_dtype, vllm_distribution, vllm_pool
 from postrl.launch.worker import WorkerProcess
-from postrl.lost_servers import forget_lost, give_up
-from postrl.run_folder import RunFolder
-from postrl.servers import VLLMServer
+from postrl.run.connections import DISK, TOKEN, Connections
+from postrl.run.folder import RunFolder
+from postrl.servers.client import VLLMServer
+from postrl.servers.lost import forget_lost, give_up
 from postrl.weights.disk import remove_weights
 from postrl.weights.restore import restore
 
@@ -104,7 +104,7 @@ def siblings(
     """Start them, wait until they are ready, watch them, and end them with the block.
 
     Args:
-        job: what a script hands to the worker, see `postrl.worker.Job`.
+        job: what a script hands to the worker, see `postrl.worker.worker.Job`.
         peft_config: a script's peft.LoraConfig, in place of the --lora settings.
 
     Raises:
@@ -117,7 +117,7 @@ def siblings(
         server_urls=tuple(config.vllm_server_url),
         token=os.environ.get(TOKEN),
         owned=not config.vllm_server_url,
-        backend="postrl_disk" if placement.cpu or placement.shared else "nccl",  # NCCL wants a GPU for each process
+        backend=DISK if placement.cpu or placement.shared else "nccl",  # NCCL wants a GPU for each process
         server_dtype=server_dtype(config, placement.cpu),
         model_path=model_path,
     )
@@ -211,7 +211,7 @@ def _start_worker(children: Supervisor, folder: RunFolder, connections: Connecti
 
 def _resync(url: str, connections: Connections, folder: RunFolder) -> None:
     """A restarted server gets the last published weights back, before anyone takes its tokens for current ones."""
-    if connections.backend != "postrl_disk" and not connections.adapter_rank:
+    if connections.backend != DISK and not connections.adapter_rank:
         folder.note(f"vLLM server {url} was restarted; it gets work again with the next push of weights")
         return
     version = restore(VLLMServer(url, token=connections.token), folder.weights)

@@ -14,16 +14,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, cast
 
-from postrl.alarms import verdict
 from postrl.config import GRPOConfig
 from postrl.console import Enduring, table
 from postrl.launch.adapters import VLLM_LORA_RANK, max_lora_rank, unfit
 from postrl.launch.vllm import vllm_distribution
-from postrl.metrics import read_metrics
 from postrl.models.adapter import adapter_named
 from postrl.models.folder import ADAPTER_CONFIG
 from postrl.rewards.builtin import VERIFIERS
-from postrl.run_folder import RunFolder
+from postrl.run.alarms import verdict
+from postrl.run.folder import RunFolder
+from postrl.run.metrics import read_metrics
 
 NextSteps = Callable[[GRPOConfig, RunFolder, int, int], Iterator[tuple[str, str]]]
 """(settings, folder, steps done, steps of the run) -> (what to type, what it is for)."""

@@ -27,9 +27,9 @@ from postrl.launch.placement import Placement, cuda_visible_devices
 from postrl.launch.pool import Command, ServerPool
 from postrl.launch.ports import LOOPBACK
 from postrl.learning.context import context_length
-from postrl.servers import RUNTIME_ADAPTERS
+from postrl.run.connections import TOKEN
+from postrl.servers.client import RUNTIME_ADAPTERS
 from postrl.weights.disk import allowed_folders
-from postrl.weights.vllm_auth import TOKEN_VARIABLE
 
 __all__ = [
     "SERVED_MODEL_NAME",
@@ -58,7 +58,7 @@ _REFUSED = {
     "gpu-memory-utilization": "use --gpu-memory-utilization",
     "max-model-len": "use --max-model-len",
     "dtype": "use --dtype",
-    "api-key": f"the servers are guarded already; a key on the command line is readable by every user ({TOKEN_VARIABLE})",
+    "api-key": f"the servers are guarded already; a key on the command line is readable by every user ({TOKEN})",
     "uds": "the servers are reached by TCP on the loopback interface; use port=",
     "logprobs-mode": "importance correction needs the log-probs of the distribution that was sampled from",
     "weight-transfer-config": "postrl chooses the transport of the weights",
@@ -274,7 +274,7 @@ def _environment(
 ) -> dict[str, str | None]:
     env: dict[str, str | None] = {
         **for_children(),
-        TOKEN_VARIABLE: token,
+        TOKEN: token,
         "VLLM_SERVER_DEV_MODE": "1",  # opens the routes for weights and pauses
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_HOST_IP": LOOPBACK,  # its processes listen for each other

@@ -15,7 +15,7 @@ import psutil
 from postrl.errors import ChildError, PostrlError, WaitTimeout
 from postrl.launch.failures import error_of
 from postrl.launch.process import ChildProcess, describe_exit
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
 
 POLL = 0.1
 """Seconds between two looks at a worker that starts."""

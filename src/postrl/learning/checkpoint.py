@@ -5,7 +5,7 @@ RUN/checkpoints/step_000010/
                   weights and optimizer, where there is one
     generation_config.json, and with an adapter adapter_config.json     for `postrl merge`
     state.json    step, weight version, optimizer steps, data position
-    pending.bin   finished groups that wait to be trained on: a message of postrl.messages
+    pending.bin   finished groups that wait to be trained on: a message of postrl.run.messages
 """
 
 from __future__ import annotations

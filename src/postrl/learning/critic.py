@@ -23,10 +23,10 @@ from postrl.learning.collate import scatter
 from postrl.learning.loading import load_model, load_tokenizer, with_lora
 from postrl.learning.merging import merged_weights
 from postrl.learning.optimizing import Optimizing
-from postrl.learning.packaged import PACKAGED, packaged_model
 from postrl.learning.sharding import Ranks, saved_state, whole
 from postrl.learning.value_folder import save_value_model
 from postrl.learning.value_model import ValueModel
+from postrl.models.packaged import PACKAGED, packaged_model
 from postrl.types import Batch, Rollout
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import Any, Literal
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError, UsageError
 from postrl.host.text import read_template
-from postrl.learning.packaged import PACKAGED, packaged_model
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_mergeable, find_adapter
 from postrl.models.folder import ADAPTER_CONFIG, CONFIG, check_model_path, has_tokenizer, is_checkpoint, is_run
-from postrl.run_folder import checkpoints_in
+from postrl.models.packaged import PACKAGED, packaged_model
+from postrl.run.folder import checkpoints_in
 
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 

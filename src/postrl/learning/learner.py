@@ -20,10 +20,10 @@ from postrl.learning.critic import Critic
 from postrl.learning.loading import make_savable
 from postrl.learning.merging import merged_weights
 from postrl.learning.optimizing import Optimizing, evaluating
-from postrl.learning.packaged import PACKAGED, packaged_model
 from postrl.learning.policy import Policy
 from postrl.learning.sharding import Ranks, saved_state, shard, whole
 from postrl.models.adapter import write_own_name
+from postrl.models.packaged import PACKAGED, packaged_model
 from postrl.types import Batch, Rollout
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from postrl.data_sources import hub_is_reachable
 from postrl.errors import UsageError
+from postrl.host.hub import hub_is_reachable
 from postrl.models.folder import ADAPTER_CONFIG, AGAIN, CONFIG, has_weights, read_json
 from postrl.models.weights import damage
 

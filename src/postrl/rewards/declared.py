@@ -11,7 +11,7 @@ from pathlib import Path
 from postrl.errors import UsageError
 from postrl.host.text import read_text
 from postrl.rewards.builtin import BUILTINS
-from postrl.rewards.log import Log
+from postrl.rewards.calling.log import Log
 from postrl.rewards.registry import RewardSpec
 
 GIVEN = {"prompts", "completions", "completion_ids", *Log.ARGUMENTS}

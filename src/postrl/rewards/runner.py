@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from postrl.errors import RewardError, UsageError
 from postrl.rewards.builtin import BUILTINS, SHAPING, task_weights
+from postrl.rewards.calling.pool import RewardPool
+from postrl.rewards.calling.process import Outcome
 from postrl.rewards.declared import GIVEN, missing_columns
-from postrl.rewards.pool import RewardPool
-from postrl.rewards.process import Outcome
 from postrl.rewards.registry import RewardSpec, distinct
 from postrl.rewards.rows import rows_by_data
 from postrl.rewards.score import Score

@@ -192,8 +192,8 @@ def cosine_length_reward(
 
 def _cosine_version(verifier: str = "math", sandbox: str = "auto") -> str:
     """With that of its verifier."""
+    from postrl.rewards.calling.version import own_version
     from postrl.rewards.registry import load, resolve
-    from postrl.rewards.version import own_version
 
     return f"{VERSION}, {own_version(verifier, load(resolve(verifier)), {'sandbox': sandbox})}"
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout, WeightsLost
 from postrl.host.limits import connections
-from postrl.lost_servers import in_use
 from postrl.rollout.sampler import Request, Sampled, as_they_end
-from postrl.server_api import NOT_OURS, Completion, adapter_name
-from postrl.servers import VLLMServer, generation_client
+from postrl.servers.api import NOT_OURS, Completion, adapter_name
+from postrl.servers.client import VLLMServer, generation_client
+from postrl.servers.lost import in_use
 from postrl.types import FinishReason, VersionSpan
 
 RETRY_PAUSE = 1.0

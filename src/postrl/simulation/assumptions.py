@@ -18,7 +18,7 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.models.weights import parameter_count
-from postrl.rollout.simulated import Lengths, Speed
+from postrl.simulation.sampler import Lengths, Speed
 
 DEFAULT_SLOTS = 256
 """vLLM's max_num_seqs on GPUs of up to 80 GB."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.config_values import read_yaml
+from postrl.config.values import read_yaml
 from postrl.errors import DataError, UsageError
 from postrl.launch.model import with_adapter
 from postrl.launch.placement import Placement, place, visible_gpus
-from postrl.metrics import read_metrics
-from postrl.run_folder import RunFolder
+from postrl.run.folder import RunFolder
+from postrl.run.metrics import read_metrics
 from postrl.simulation.assumptions import CPU, GPU, Assumptions, given, guessed, parse
 from postrl.simulation.loop import Split, simulate
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from postrl.config import GRPOConfig
 from postrl.console import StepLine, note
 from postrl.launch.owner import run_folder_of
-from postrl.metrics import MetricsWriter
-from postrl.run_folder import RunFolder, with_run_folder
+from postrl.run.folder import RunFolder, with_run_folder
+from postrl.run.metrics import MetricsWriter
 from postrl.simulation.assumptions import Assumptions
 from postrl.simulation.calibrate import assume, split_of
 from postrl.simulation.loop import Metrics, Report, Split, simulate

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from postrl import virtual_time
 from postrl.algorithms.presets import Preset, find, needs_of
 from postrl.config import GRPOConfig
-from postrl.data import PromptSet
-from postrl.metrics import rollout_summary
-from postrl.rollout.simulated import SimulatedSampler
+from postrl.data.prompts import PromptSet
+from postrl.run.metrics import rollout_summary
+from postrl.simulation import clock
 from postrl.simulation.assumptions import Assumptions, sends_adapters
-from postrl.streaming import StreamingWorker
+from postrl.simulation.sampler import SimulatedSampler
 from postrl.types import Group, Prompt, Rollout
+from postrl.worker.streaming import StreamingWorker
 
 ASSESS_SPEED = 3.0
 """How much faster a forward pass is than an update: backward costs twice as much as forward."""
@@ -210,7 +210,7 @@ def simulate(
         config: settings of the run; the model, the data and the rewards are not looked at.
         whole: the run has these steps and no more, and all of them count. Otherwise they are taken from the middle of a
             longer one: `max_staleness + 1` steps before them fill the pipeline and do not count.
-        on_step: gets each step's number and metrics, under the names of `postrl.metrics`.
+        on_step: gets each step's number and metrics, under the names of `postrl.run.metrics`.
         note: gets what the worker has to say.
 
     Raises:
@@ -241,7 +241,7 @@ def simulate(
         )
         return await SimulatedLearner(config, assumed, split, worker, sampler, first, on_step).train(total)
 
-    return virtual_time.run(main())
+    return clock.run(main())
 
 
 def _prompts(config: GRPOConfig, assumed: Assumptions) -> PromptSet:

@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postrl.errors import CanaryError, ServerError, WaitTimeout
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 from postrl.weights.transport import on_each
 
 if TYPE_CHECKING:

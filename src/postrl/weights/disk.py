@@ -24,14 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, ServerError, WaitTimeout
-from postrl.lost_servers import server_file
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
+from postrl.servers.lost import server_file
 from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each, swap_weights
 
 if TYPE_CHECKING:
     import torch
 
-BACKEND = "postrl_disk"
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "weights-"
 POINTER = "latest.json"

@@ -4,7 +4,7 @@
     /dev/shm/postrl-<run>-<digest>/weights-policy-v7-x1y2z3/        adapter_config.json, adapter_model.safetensors;
                                                                     or in RUN/weights/
 
-A request names its version (`postrl.server_api.adapter_name`), so the name is the version of all its tokens: those in
+A request names its version (`postrl.servers.api.adapter_name`), so the name is the version of all its tokens: those in
 flight finish under the weights they began with. The base model stays what the servers were started with; it is never
 pushed, for a full push would unload every adapter. The servers need --enable-lora with --max-lora-rank and --max-loras,
 and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True.
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, ServerError
-from postrl.server_api import ADAPTER_PREFIX, NOT_OURS, adapter_name
-from postrl.servers import VLLMServer
+from postrl.servers.api import ADAPTER_PREFIX, NOT_OURS, adapter_name
+from postrl.servers.client import VLLMServer
 from postrl.weights.disk import PREFIX, delete_all_but, deliver, host_tensors, roomy_folder, write_pointer
 from postrl.weights.transport import NamedTensors, PushReport, on_each
 

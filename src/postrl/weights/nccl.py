@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, ServerError, UsageError, WaitTimeout
-from postrl.lost_servers import in_use
-from postrl.servers import VLLMServer
-from postrl.waiting import in_thread
+from postrl.run.waiting import in_thread
+from postrl.servers.client import VLLMServer
+from postrl.servers.lost import in_use
 from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each
 
 if TYPE_CHECKING:

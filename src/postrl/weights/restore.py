@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from postrl.servers import VLLMServer
+from postrl.servers.client import VLLMServer
 from postrl.weights.disk import POINTER, server_lock
 from postrl.weights.lora import serve_adapters
 from postrl.weights.transport import swap_weights

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from postrl.errors import PostrlError, ServerError
-from postrl.lost_servers import in_use
-from postrl.server_api import NOT_OURS
-from postrl.servers import PauseMode, VLLMServer
-from postrl.waiting import in_thread
+from postrl.run.waiting import in_thread
+from postrl.servers.api import NOT_OURS
+from postrl.servers.client import PauseMode, VLLMServer
+from postrl.servers.lost import in_use
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,8 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-TOKEN_VARIABLE = "POSTRL_SERVER_TOKEN"
+from postrl.run.connections import TOKEN
+
 OPEN_PATHS = ("/health",)
 
 Scope = MutableMapping[str, Any]
@@ -28,7 +29,7 @@ class RequireToken:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self.token = os.environ.get(TOKEN_VARIABLE, "").encode()
+        self.token = os.environ.get(TOKEN, "").encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.allows(scope):
@@ -36,7 +37,7 @@ class RequireToken:
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            body = json.dumps({"error": f"this server wants the token in its {TOKEN_VARIABLE}"}).encode()
+            body = json.dumps({"error": f"this server wants the token in its {TOKEN}"}).encode()
             headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
             await send({"type": "http.response.start", "status": 401, "headers": headers})
             await send({"type": "http.response.body", "body": body})

@@ -29,8 +29,8 @@ from vllm.distributed.weight_transfer.base import (  # noqa: TID253
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory  # noqa: TID253
 
 from postrl.host.stopping import stay_blocked
+from postrl.run.connections import DISK
 
-BACKEND = "postrl_disk"
 FOLDERS_VARIABLE = "POSTRL_WEIGHTS_DIR"
 SLEEP_VARIABLE = "POSTRL_SLEEP_WHILE_WAITING"
 
@@ -41,8 +41,8 @@ def register() -> None:
     In a server of a run, the signals that are for the launcher alone stay blocked.
     """
     stay_blocked()
-    if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, DiskEngine)
+    if DISK not in WeightTransferEngineFactory._registry:
+        WeightTransferEngineFactory.register_engine(DISK, DiskEngine)
     if os.environ.get(SLEEP_VARIABLE) == "1":
         sleep_while_waiting()
 

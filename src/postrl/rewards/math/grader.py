@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from postrl.host.python import child_environment, python
-from postrl.rewards import frames
-from postrl.rewards.lifetime import kill_group
+from postrl.rewards.calling import frames
+from postrl.rewards.calling.lifetime import kill_group
 
 SECONDS = 2.0
 """Processor time of one question. The work that decides is counted (`symbolic.MOST_CALLS`); this only ends what a count

@@ -22,8 +22,8 @@ import time
 from typing import Any
 
 from postrl.host.stopping import bystander
-from postrl.rewards import frames
-from postrl.rewards.lifetime import die_with_parent, kill_group
+from postrl.rewards.calling import frames
+from postrl.rewards.calling.lifetime import die_with_parent, kill_group
 
 WATCH_SECONDS = 0.25
 ROOM = 1 << 30

@@ -1,0 +1,362 @@
+"""Checks of the settings, run before any process starts: each names the settings, their values and the way out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+
+from postrl.algorithms.presets import PRESETS, Preset, find
+from postrl.algorithms.refused import Problem, flag, problem
+from postrl.config.settings import Settings
+from postrl.errors import UsageError
+from postrl.rows.plain import HALF_A_CHARACTER
+from postrl.rows.recipes import dataset_names
+
+MOST_ROLLOUTS = 1 << 20
+
+
+def check(config: Settings) -> None:
+    """Run all checks.
+
+    Raises:
+        UsageError: the first problem found.
+    """
+    for look in CHECKS:
+        refuse(look(config))
+
+
+def refuse(found: Problem) -> None:
+    """Raise what was found, where anything was."""
+    if found:
+        message, hint = found
+        raise UsageError(message, hint=hint)
+
+
+def _ranges(c: Settings) -> Problem:
+    for names, allowed, inside in RANGES:
+        for name in names.split():
+            value = getattr(c, name)
+            if value is not None and not inside(value):
+                return f"{name} is {value}, expected {allowed}", f"set {flag(name)} to {allowed}"
+    return None
+
+
+RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
+    (
+        "prompts_per_step num_generations max_completion_length max_prompt_length max_model_len num_iterations minibatches "
+        "num_servers tensor_parallel_size num_processes max_tokens_per_microbatch logging_steps save_total_limit eval_prompts "
+        "lora_alpha reward_workers rollout_queue_size is_high is_cap_high ref_model_sync_steps",
+        "1 or more",
+        lambda x: x >= 1,
+    ),
+    (
+        "temperature reward_timeout request_timeout server_start_timeout server_frozen_timeout num_train_epochs "
+        "stale_wait is_delta sapo_temperature_pos sapo_temperature_neg value_clip length_adaptive_alpha",
+        "more than 0",
+        lambda x: 0 < x < math.inf,
+    ),
+    (
+        "beta epsilon epsilon_high learning_rate weight_decay max_grad_norm warmup_steps save_steps eval_steps lora_rank seed "
+        "max_staleness server_restarts worker_restarts is_cap_low entropy_coef max_refills critic_learning_rate "
+        "critic_warmup_steps nll_coef top_k",
+        "0 or more",
+        lambda x: 0 <= x < math.inf,
+    ),
+    ("gpu_memory_utilization is_eps ref_model_mixup_alpha top_p", "a share above 0, at most 1", lambda x: 0 < x <= 1),
+    ("reward_error_budget is_low gamma gae_lambda gae_lambda_critic", "a share from 0 to 1", lambda x: 0 <= x <= 1),
+    ("lora_dropout overlong_buffer", "a share from 0, below 1", lambda x: 0 <= x < 1),
+    ("max_steps", "1 or more, or -1 for num_train_epochs", lambda x: x == -1 or x >= 1),
+)
+"""(settings, what is allowed in words, the test). None means "default" and always passes. NaN never does."""
+
+
+def _choices(c: Settings) -> Problem:
+    from typing import get_args, get_type_hints
+
+    for name, hint in get_type_hints(type(c)).items():
+        options = get_args(hint)
+        if options and all(isinstance(o, str) for o in options) and getattr(c, name) not in options:
+            return f"{name} is {getattr(c, name)!r}", f"choose one of {', '.join(options)}"
+    return None
+
+
+def _algorithm(c: Settings) -> Problem:
+    try:
+        preset = find(c.algorithm)
+    except ValueError as error:
+        near = get_close_matches(c.algorithm, PRESETS, n=1)
+        return str(error), f"did you mean {near[0]}?" if near else "or give one of your own as file.py:PRESET"
+    if preset is None:
+        return None
+    return problem(c, preset) or group_of_one(c, preset)
+
+
+def group_of_one(c: Settings, preset: Preset) -> Problem:
+    """What is wrong with groups of one completion for an algorithm that compares those of a group."""
+    if preset.compares_groups and c.num_generations < 2 and not c.replay:
+        return (
+            f"num_generations is {c.num_generations}: in algorithm = {preset.name} a group of one has no baseline, every "
+            "advantage would be 0",
+            "set --num-generations to 2 or more (8 is usual), or use an algorithm that needs no group, such as "
+            "flash_reinforce",
+        )
+    return None
+
+
+def _length(c: Settings) -> Problem:
+    return length_twice(c, c.reward)
+
+
+def length_twice(c: Settings, rewards: Sequence[str]) -> Problem:
+    """What is wrong where two of the settings punish long completions; `rewards`: names of built-in ones."""
+    if c.overlong_buffer and "soft_overlong" in rewards:
+        return (
+            f"overlong_buffer = {c.overlong_buffer:g} (algorithm = {c.algorithm}) and the reward soft_overlong both punish long "
+            "completions",
+            "set --overlong-buffer 0, or leave the reward out",
+        )
+    return None
+
+
+def _reference(c: Settings) -> Problem:
+    if not c.sync_ref_model:
+        return None
+    if not c.beta:
+        return "sync_ref_model is on, and beta = 0 holds no reference", "set --beta above 0, or --no-sync-ref-model"
+    if c.lora_rank:
+        return (
+            f"sync_ref_model is on, and with lora_rank = {c.lora_rank} the reference is the policy of the start, which "
+            "does not move",
+            "set --no-sync-ref-model, or train all weights with --lora-rank 0",
+        )
+    return None
+
+
+def _dynamic_sampling(c: Settings) -> Problem:
+    if c.dynamic_sampling and c.num_generations < 2:
+        return (
+            f"dynamic_sampling replaces groups whose completions are all alike, and num_generations = {c.num_generations} "
+            "makes every group so",
+            "set --num-generations to 2 or more, or --no-dynamic-sampling",
+        )
+    if c.dynamic_sampling and c.reward_batch == "step":
+        return (
+            "dynamic_sampling replaces groups while a step is put together, and reward_batch = step scores them afterwards",
+            "remove --reward-batch, or set --no-dynamic-sampling",
+        )
+    return None
+
+
+_BOUNDED = ("tis", "tis_seq", "icepop", "mis_seq", "seq_mask_tis", "decoupled")
+BOUNDS_OF: dict[str, tuple[str, ...]] = {
+    "is_low": _BOUNDED, "is_high": _BOUNDED, "is_eps": ("seed",), "is_delta": ("opsm", "binary_kl"),
+}  # fmt: skip
+"""Bounds of importance ratios -> the values of is_correction that have them."""
+
+
+def _correction_bounds(c: Settings) -> Problem:
+    for name, corrections in BOUNDS_OF.items():
+        if getattr(c, name) is not None and c.is_correction not in corrections:
+            return (
+                f"{name} = {getattr(c, name):g} has no meaning for is_correction = {c.is_correction}",
+                f"remove {flag(name)}, or use --is-correction {' or '.join(corrections)}",
+            )
+    return None
+
+
+def _step_size(c: Settings) -> Problem:
+    if c.rollouts_per_step > MOST_ROLLOUTS:
+        return (
+            f"prompts_per_step x num_generations = {c.prompts_per_step} x {c.num_generations} = {c.rollouts_per_step} completions "
+            f"in one step, expected at most {MOST_ROLLOUTS}: all of them are held in memory",
+            "lower --prompts-per-step (32 is the default); --max-steps says how long a run is",
+        )
+    return None
+
+
+def _minibatches_divide(c: Settings) -> Problem:
+    if c.rollouts_per_step % c.minibatches:
+        return (
+            f"prompts_per_step x num_generations = {c.prompts_per_step} x {c.num_generations} = {c.rollouts_per_step} "
+            f"completions do not divide into minibatches = {c.minibatches}",
+            "choose --minibatches among the divisors, or change --prompts-per-step",
+        )
+    return None
+
+
+def _reward_weights(c: Settings) -> Problem:
+    if c.reward and c.reward_weights and len(c.reward_weights) != len(c.reward):  # a script gives functions instead
+        return (
+            f"{len(c.reward_weights)} reward_weights for {len(c.reward)} rewards",
+            "give one --reward-weights for each --reward, in the same order",
+        )
+    return None
+
+
+def _reward_args(c: Settings) -> Problem:
+    for arg in c.reward_arg:
+        place, equals, _ = arg.partition("=")
+        if not equals or "." not in place:
+            return (
+                f"reward_arg is {arg!r}",
+                "write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64",
+            )
+    return None
+
+
+def _dataset_path(c: Settings) -> Problem:
+    names = dataset_names(c.dataset) if c.dataset_path else []
+    for path in c.dataset_path:
+        if path.partition("=")[0] not in names and max(len(c.dataset_path), len(names)) > 1:
+            return (
+                f"dataset_path {path} does not say which data set it is for: {', '.join(names) or 'none is named'}",
+                f"write it as --dataset-path {names[0] if names else 'NAME'}={path}",
+            )
+    return None
+
+
+def _chat(c: Settings) -> Problem:
+    if c.chat is False and c.system_prompt is not None:
+        return (
+            "chat is off, and system_prompt makes text prompts conversations",
+            "remove --no-chat, or put the text of --system-prompt into the prompts",
+        )
+    return None
+
+
+def _texts(c: Settings) -> Problem:
+    for name, texts in {"system_prompt": [c.system_prompt or ""], "stop": c.stop}.items():
+        if broken := next((text for text in texts if HALF_A_CHARACTER.search(text)), None):
+            return f"{name} is {broken!a}, which is no valid text", f"give {flag(name)} as UTF-8"
+    return None
+
+
+def _microbatch_holds_one(c: Settings) -> Problem:
+    longest = c.max_prompt_length + c.max_completion_length
+    if c.max_tokens_per_microbatch is not None and c.max_tokens_per_microbatch < c.max_completion_length:
+        return (
+            f"max_tokens_per_microbatch = {c.max_tokens_per_microbatch} is less than max_completion_length = {c.max_completion_length}",
+            f"set --max-tokens-per-microbatch to {longest} (the longest prompt and completion) or more",
+        )
+    return None
+
+
+def _server_urls(c: Settings) -> Problem:
+    if c.vllm_server_url and c.engine == "transformers":
+        return (
+            "engine = transformers generates inside the trainer, and vllm_server_url names a server",
+            "remove --vllm-server-url, or use --engine vllm",
+        )
+    for url in c.vllm_server_url:
+        if not url.startswith(("http://", "https://")):
+            return f"vllm_server_url is {url!r}", "write it as http://host:port"
+    return None
+
+
+def _embedded_ranks(c: Settings) -> Problem:
+    if c.engine == "transformers" and (c.num_processes or 1) > 1 and not c.replay:
+        return (
+            f"engine = transformers generates inside one trainer process, and num_processes = {c.num_processes}",
+            "use --engine vllm, or --num-processes 1",
+        )
+    return None
+
+
+def _asynchronous(c: Settings) -> Problem:
+    if c.max_staleness and c.engine == "transformers" and not c.replay:
+        return (
+            f"max_staleness = {c.max_staleness}, and engine = transformers generates inside the trainer: nothing overlaps",
+            "use --engine vllm, or --max-staleness 0",
+        )
+    if c.in_flight == "abort" and c.stop:
+        return (
+            f"in_flight = abort cuts completions in two, and a text of stop = {c.stop} across a cut would not be seen",
+            "use --in-flight keep, or leave --stop out",
+        )
+    if c.rollout_queue_size is not None and c.rollout_queue_size < c.prompts_per_step:
+        return (
+            f"rollout_queue_size = {c.rollout_queue_size} holds no batch of prompts_per_step = {c.prompts_per_step} groups",
+            f"set --rollout-queue-size to {c.prompts_per_step} or more, or leave it out",
+        )
+    return None
+
+
+def _simulated(c: Settings) -> Problem:
+    for arg in c.simulation_arg:
+        if "=" not in arg:
+            return f"simulation_arg is {arg!r}", "write it as KEY=VALUE, such as --simulation-arg length-mean=300"
+    if c.engine != "simulated":
+        return None
+    for name in ("replay", "resume", "eval_dataset", "vllm_server_url", "push_to_hub", "report_to"):
+        if value := getattr(c, name):
+            return (
+                f"engine = simulated has no model, no data and no checkpoint, and {name} is {value}",
+                f"remove {flag(name)}, or use another --engine",
+            )
+    if c.max_steps == -1:
+        return (
+            "engine = simulated reads no data set, so num_train_epochs says nothing about the number of its steps",
+            "set --max-steps",
+        )
+    return None
+
+
+def _weight_sync(c: Settings) -> Problem:
+    if c.weight_sync == "lora" and c.engine == "transformers" and not c.replay:
+        return (
+            "weight_sync = lora loads adapters into vLLM servers, and engine = transformers has none",
+            "remove --weight-sync, or use --engine vllm",
+        )
+    if c.weight_sync == "full" and c.lora_rank:
+        return (
+            f"weight_sync = full sends all weights as they are, and lora_rank = {c.lora_rank} trains an adapter beside them",
+            "use --weight-sync merge to send all weights with the adapter merged in, or lora to send the adapter alone",
+        )
+    return None
+
+
+def _vllm_args(c: Settings) -> Problem:
+    for arg in c.vllm_arg:
+        if "=" not in arg:
+            return f"vllm_arg is {arg!r}", "write it as KEY=VALUE, such as --vllm-arg enforce-eager=true"
+    return None
+
+
+def _narrowed(c: Settings) -> Problem:
+    servers = c.engine in ("vllm", "simulated") or c.vllm_server_url
+    if (c.top_p < 1 or c.top_k) and servers and not c.replay:
+        return (
+            f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and vLLM's "
+            "servers do not say which: the trainer's log-probs would be those of all tokens, and no importance ratio right",
+            "leave --top-p and --top-k out, or use --engine transformers, which says it",
+        )
+    return None
+
+
+def context_exceeded(c: Settings, context: int | None) -> Problem:
+    """What is wrong where a prompt and its completion may be longer than the model reads (`context`) or the servers are to
+    take (max_model_len)."""
+    longest = c.max_prompt_length + c.max_completion_length
+    limits = [
+        (c.max_model_len, f"max_model_len = {c.max_model_len}"),
+        (context, f"the context of {c.model or 'the model'}, {context} tokens"),
+    ]
+    for limit, what in limits:
+        if limit and longest > limit and not (what.startswith("max_model_len") and c.engine == "transformers"):
+            left = limit - c.max_completion_length
+            return (
+                f"max_prompt_length + max_completion_length = {c.max_prompt_length} + {c.max_completion_length} = {longest} "
+                f"tokens exceed {what}",
+                f"set --max-prompt-length to {left} or less (longer prompts are dropped, and counted)"
+                if left >= 1
+                else f"set --max-completion-length below {limit}, and --max-prompt-length to what is left",
+            )
+    return None
+
+
+CHECKS: tuple[Callable[[Settings], Problem], ...] = (
+    _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _reward_args,
+    _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
+    _weight_sync, _vllm_args, _narrowed,
+)  # fmt: skip

@@ -1,0 +1,258 @@
+"""A reward worker: one long-lived process for one reward function.
+
+    python -m postrl.rewards.calling.worker REQUEST_FD REPLY_FD PARENT_PID      (started by `postrl.rewards.calling.process`)
+
+It reads the function's spec and then one request a call from the first pipe and answers on the second. Standard input
+is empty and standard output and error are a log file, so that the function may print what it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import json
+import linecache
+import math
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from postrl.errors import PostrlError, UsageError
+from postrl.host.python import as_the_user_gave_it
+from postrl.host.stopping import bystander
+from postrl.rewards import registry
+from postrl.rewards.calling import frames
+from postrl.rewards.calling.lifetime import die_with_parent, guard_group, kill_group
+from postrl.rewards.calling.log import Log
+from postrl.rewards.calling.version import version_of
+from postrl.rewards.declared import GIVEN
+from postrl.rewards.registry import RewardSpec, load
+from postrl.rewards.score import STATUSES, Score
+
+LONGEST_TRACEBACK = 8000
+DYNAMIC_CODE = "<dynamic-code>"
+OURS = {__file__, registry.__file__}
+CALLERS = {os.path.dirname(asyncio.__file__), os.path.dirname(importlib.__file__)}
+
+
+def main() -> None:
+    bystander()
+    requests_fd, replies_fd, parent = (int(argument) for argument in sys.argv[1:4])
+    die_with_parent(parent)
+    guard_group()
+    as_the_user_gave_it(os.environ)
+    for fd in (requests_fd, replies_fd):
+        os.set_inheritable(fd, False)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # printing any text must not raise
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests_fd, requests), daemon=True).start()
+    serve(requests.get, lambda reply: frames.send(replies_fd, json.dumps(reply, allow_nan=False).encode()))
+
+
+def serve(next_request: Callable[[], bytes], reply: Callable[[dict[str, Any]], None]) -> None:
+    """Load the function, say what it asks for and which version it is, then answer calls for ever."""
+    process = os.getpid()
+
+    def reply_from_here(answer: dict[str, Any]) -> None:
+        if os.getpid() != process:  # the function forked, and this is the copy
+            os._exit(0)
+        reply(answer)
+
+    try:
+        function, loaded = _load(frames.decode(next_request()))
+    except BaseException as error:  # a module may call sys.exit
+        hint = error.hint if isinstance(error, PostrlError) else ""
+        reply_from_here({"error": _explained(error), "hint": hint})
+        return
+    reply_from_here(loaded)
+    with asyncio.Runner() as runner:
+        while True:
+            reply_from_here(_answer(function, next_request(), runner))
+
+
+def _load(request: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function with its options bound, and what the parent is told of it."""
+    spec = RewardSpec.from_wire(request["spec"])
+    _show_source(spec.origin)
+    function = load(spec)
+    constants = choose_constants(spec, function, request["settings"])
+    asks = without(describe(function), constants)
+    bound = partial(function, **constants)
+    if spec.kind == "builtin":  # wrong options, and what keeps it from scoring at all, show before the first step
+        bound(**{name: [] for name in asks["required"]})
+    return bound, {"asks": asks, "version": version_of(spec, function, constants)}
+
+
+def describe(function: Callable[..., Any]) -> dict[str, Any]:
+    """The names of the arguments it takes, those without a default, and whether it takes any other.
+
+    Raises:
+        TypeError: an argument that cannot be given by name.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    for p in named:
+        if p.kind is p.POSITIONAL_ONLY:
+            raise TypeError(f"the argument {p.name!r} is positional-only; reward functions get arguments by name")
+    return {
+        "names": [p.name for p in named],
+        "required": [p.name for p in named if p.default is p.empty],
+        "any": any(p.kind is p.VAR_KEYWORD for p in parameters),
+    }
+
+
+def without(asks: dict[str, Any], constants: Collection[str]) -> dict[str, Any]:
+    """What is left for the data to fill."""
+    taken = {*constants, *Log.ARGUMENTS}
+    left = {name: [argument for argument in asks[name] if argument not in taken] for name in ("names", "required")}
+    return {**left, "any": asks["any"], "constant": sorted(constants)}
+
+
+def choose_constants(spec: RewardSpec, function: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The constant arguments: the spec's options; for a built-in its other options too, from the settings of the run
+    or by default, so that no column of the data is taken for one.
+
+    Raises:
+        UsageError: an option that the function does not have, or one that a built-in needs and nobody gives.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    if spec.kind == "builtin":
+        known = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in GIVEN]
+        constants = {**{p.name: settings.get(p.name, p.default) for p in known}, **spec.options}
+        takes_any = False
+    else:
+        known = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN]
+        constants = dict(spec.options)
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    names = [p.name for p in known]
+    unknown = next((name for name in spec.options if name not in names and not takes_any), None)
+    if unknown:
+        raise UsageError(
+            f"it has no option {unknown!r}; it has {', '.join(names) or 'none'}",
+            hint=f"correct or remove --reward-arg {spec.name}.{unknown}",
+        )
+    needed = next((name for name, value in constants.items() if value is inspect.Parameter.empty), None)
+    if needed:
+        raise UsageError(f"it needs the option {needed}", hint=f"give it: --reward-arg {spec.name}.{needed}=VALUE")
+    return constants
+
+
+def call(function: Callable[..., Any], inputs: dict[str, Any], count: int, runner: asyncio.Runner) -> list[Score | str]:
+    """Call the function; each score, or what is wrong with it.
+
+    An async function runs on one event loop for the life of the worker, so that a client it keeps stays usable.
+
+    Raises:
+        TypeError, ValueError: it did not return one score for each of `count` completions.
+        BaseException: whatever the function raises, sys.exit included.
+    """
+    result = function(**inputs)
+    if inspect.isawaitable(result):
+        result = runner.run(_wait_for(result))
+    if isinstance(result, str | bytes | dict | set) or not hasattr(result, "__iter__"):
+        raise TypeError(f"it returned a {type(result).__name__}, expected a list of {count} numbers or Nones")
+    items = list(islice(result, count + 1)) if not hasattr(result, "__len__") else list(result)
+    if len(items) != count:
+        more = "" if hasattr(result, "__len__") or len(items) < count else " or more"
+        raise ValueError(f"it returned {len(items)}{more} scores for {count} completions")
+    return [to_score(item) for item in items]
+
+
+def to_score(item: Any) -> Score | str:
+    """One returned value as a Score, or what is wrong with it. Numbers are bools, ints, floats and what `float` takes:
+    numpy scalars, tensors of one element, Decimals."""
+    status = item.status if isinstance(item, Score) else "none" if item is None else "scored"
+    value = item.value if isinstance(item, Score) else item
+    if status not in STATUSES:
+        return f"the status {status!r}, expected one of {', '.join(sorted(STATUSES))}"
+    if value is None:
+        return Score(None, status)
+    try:
+        number = None if isinstance(value, str | bytes | bytearray) else float(value)  # float("1") would read text
+    except Exception:
+        number = None
+    if number is None:
+        return f"{value!r:.200} ({type(value).__name__}), expected a number or None"
+    return Score(number, status) if math.isfinite(number) else f"{number}, expected a finite number"
+
+
+async def _wait_for(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _answer(function: Callable[..., Any], request: bytes, runner: asyncio.Runner) -> dict[str, Any]:
+    """The reply to one call: values and statuses, what it logged, and what went wrong if anything did."""
+    try:
+        decoded = frames.decode(request)
+        count = decoded["count"]
+        log = Log(count)
+        scores = call(function, {**decoded["inputs"], **log.asked_for(function)}, count, runner)
+    except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are its failures, not our end
+        return {"error": _explained(error)}
+    wrong = [f"completion {i} scored {score}" for i, score in enumerate(scores) if isinstance(score, str)]
+    kept = [Score(None, "infra_error") if isinstance(score, str) else score for score in scores]
+    error_text = f"{wrong[0]} ({len(wrong)} of {count} scores are unusable)" if wrong else None
+    return {
+        "values": [s.value for s in kept],
+        "statuses": [s.status for s in kept],
+        "error": error_text,
+        "extra": log.columns,
+        "metrics": log.metrics,
+        "notes": log.notes,
+        "memory": _resident_bytes(),
+    }
+
+
+def _resident_bytes() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _show_source(origin: str) -> None:
+    """Pickled code is from "<dynamic-code>"; with its file's lines under that name, tracebacks show the source."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        lines = Path(origin).read_text(encoding="utf-8").splitlines(keepends=True)
+        linecache.cache[DYNAMIC_CODE] = (sum(map(len, lines)), None, lines, origin)
+
+
+def _explained(error: BaseException) -> str:
+    """An error of ours as its message; any other as the traceback from the user's first frame on, its end if it is
+    long."""
+    if isinstance(error, PostrlError):
+        return error.message
+    frame = error.__traceback__
+    while frame and _is_ours(frame.tb_frame.f_code.co_filename):
+        frame = frame.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
+    if DYNAMIC_CODE in linecache.cache:
+        text = text.replace(DYNAMIC_CODE, str(linecache.cache[DYNAMIC_CODE][-1]))
+    return text if len(text) <= LONGEST_TRACEBACK else "... " + text[-LONGEST_TRACEBACK:]
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether a frame at the head of a traceback is of what called the user's code."""
+    return filename in OURS or filename.startswith("<frozen importlib") or os.path.dirname(filename) in CALLERS
+
+
+def _read_requests(fd: int, requests: SimpleQueue[bytes]) -> None:
+    """Runs beside the function, so that the end of the parent is seen during a call."""
+    try:
+        while True:
+            requests.put(frames.receive(fd))
+    finally:
+        kill_group(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Rewards without training: on rows, on a finished run, on known hacks."""
