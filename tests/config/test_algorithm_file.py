@@ -22,7 +22,7 @@ from postrl.learning.batch import make_batch
 from postrl.rollout.store import write_rollouts
 from postrl.session import resolve_algorithm
 
-DOCS = Path(__file__).parents[1] / "docs" / "algorithms.md"
+DOCS = Path(__file__).parents[2] / "docs" / "algorithms.md"
 OTHER = "from postrl.algorithms import Preset\nMyAlgo = Preset('mine', 'group', 'clip')\nnumber = 3\n"
 
 

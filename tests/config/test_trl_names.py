@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from postrl.config import GRPOConfig, PPOConfig
-from postrl.config.settings import trl_names
+from postrl.config import GRPOConfig, PPOConfig, trl_names
 from postrl.config.trl_names import RULES
 from postrl.config.trl_refused import REFUSED
 from postrl.errors import UsageError

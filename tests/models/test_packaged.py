@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from postrl.errors import PostrlError, UsageError
-from postrl.learning import packaged
+from postrl.models import packaged
 from postrl.models.packaged import check_packaged, converted, make_folder
 
 NAME = "smollm2-135m"
@@ -35,7 +35,7 @@ def package(tmp_path, monkeypatch) -> Path:
 WRITER = """
 import sys, time
 from pathlib import Path
-from postrl.learning import packaged
+from postrl.models import packaged
 
 def convert(gguf, folder):
     (folder / "model.safetensors").write_bytes(bytes(1000))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_streaming import data_order, lengths
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
@@ -22,6 +21,7 @@ from postrl.types import Group, Rollout, VersionSpan
 from postrl.worker.informative import informative, unjudged
 from postrl.worker.worker import RolloutWorker
 from simulated_worker import TimedRewards, TimedSampler, prompts, rng, train, trained, worker
+from worker.test_streaming import data_order, lengths
 
 # -- what teaches ------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from postrl import rewards
 from postrl.errors import DataError
 from postrl.rewards.registry import RewardSpec, load
 from postrl.rewards.runner import RewardRunner
@@ -30,7 +31,7 @@ from postrl.rewards.score import Score
 from postrl.types import Group, Rollout
 
 KINDS = ("math", "code")
-FOLDER = Path(__file__).parent / "cases"
+FOLDER = Path(rewards.__file__).parent / "cases"
 ACCEPTED = 0.5
 """A score above this counts as a reward for the completion; a score of exactly this does not."""
 IN_FLIGHT = 4
