@@ -54,6 +54,9 @@ def run_asserts(
             "constants": suite.constants,
             "classes": suite.classes,
             "helpers": suite.helpers,
+            "given": suite.given,
+            "needs": suite.needs,
+            "modules": suite.modules,
             "partial": partial,
         }
         finished = tester.communicate(json.dumps(job).encode(), wall)

@@ -18,8 +18,8 @@ from postrl.rewards.code.entry import PACKAGE
 FOLDER = Path(__file__).parent
 PACKAGES = ("postrl", "postrl.rewards", PACKAGE, f"{PACKAGE}.confine")
 MODULES = (
-    "candidate", "confine.kernel", "confine.landlock", "entry", "expect", "handles", "hide", "prelude", "script", "tester",
-    "wire",
+    "candidate", "confine.kernel", "confine.landlock", "entry", "expect", "handles", "harness", "hide", "prelude",
+    "pytest_api", "script", "shared", "tester", "wire",
 )  # fmt: skip
 
 

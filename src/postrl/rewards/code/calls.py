@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from postrl.rewards.code.suite import NoSuite, Suite
+from postrl.rewards.code.suite import Suite
+from postrl.rewards.code.verdict import NoSuite
 
 FUNCTIONAL = {"functional", "function_call", "call", "calls", "call_based"}
 """What data sets call the kind of such a test."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import os
 import sys
 import types
 
-from postrl.rewards.code import hide, prelude, wire
+from postrl.rewards.code import hide, prelude, shared, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,15 +45,23 @@ class Candidate(wire.Peer):
         super().__init__(incoming, outgoing)
         self.module = types.ModuleType("solution")
         self.module.__file__ = "solution.py"
+        self.given: dict[str, type[Object]] = {}
+        """Classes of the tests that the candidate may make instances of."""
+        self.borrower: shared.Borrower | None = None
         self._adopted: dict[int, Any] = {}
         self._loop: Any = None
 
     def perform(self, operation: str, operands: tuple[Any, ...]) -> Any:
-        return OPERATIONS[operation](self, *operands)
+        if self.borrower is None or operation == "files":
+            return OPERATIONS[operation](self, *operands)
+        try:
+            return OPERATIONS[operation](self, *operands)
+        finally:
+            self.borrower.give()
 
     def export(self, x: Any) -> list[Any]:
         """Objects of the tests go home under their number; the candidate's own get one, and their class another."""
-        if type(x) in THEIRS:
+        if type(x) in THEIRS or type(x) in self.given.values():
             return ["yours", x._number]
         return ["theirs", self.export_id(x), self.export_id(type(x)), _special(x)]
 
@@ -61,7 +70,8 @@ class Candidate(wire.Peer):
         if kind == "builtin":
             return getattr(builtins, name)
         if number not in self._adopted:
-            self._adopted[number] = STANDINS[kind](self, number, name)
+            standin = self.given.get(name, Object) if kind == "object" else STANDINS[kind]
+            self._adopted[number] = type.__call__(standin, self, number, name)
         return self._adopted[number]
 
     def raised(self, error: BaseException) -> tuple[Any, ...]:
@@ -148,6 +158,15 @@ class Object:
         self._side.request("set", self, name, value)
 
 
+class Given(type):
+    """A class of the tests, which makes its instances there."""
+
+    _side: Candidate
+
+    def __call__(cls, *arguments: Any, **named: Any) -> Any:
+        return cls._side.request("make", cls.__name__, arguments, named)
+
+
 STANDINS = {"function": Function, "iterator": Iterator, "object": Object}
 THEIRS = {Function, Iterator, Object}
 
@@ -155,13 +174,45 @@ THEIRS = {Function, Iterator, Object}
 
 
 @operation
-def load(side: Candidate, alternatives: list[list[str]], readable: list[str]) -> None:
-    """Run the candidate: the first alternative that compiles. `readable`: see `hide`."""
+def folder(side: Candidate) -> str:
+    return os.getcwd()
+
+
+@operation
+def load(
+    side: Candidate, alternatives: list[list[str]], readable: list[str], given: list[str], needs: list[str]
+) -> None:
+    """Run the candidate: the first alternative that compiles.
+
+    Args:
+        readable: see `hide`.
+        given: classes of the tests, for where the candidate mentions them.
+        needs: see `shared`.
+    """
     hide.read_only_from(readable)
     sys.modules["solution"] = side.module
+    namespace = vars(side.module)
+    side.borrower = shared.Borrower(side, needs) if needs else None
     for code in prelude.compile_first(alternatives):
-        prelude.provide(code, vars(side.module))
-        exec(code, vars(side.module))
+        for name in prelude.mentioned(code) & {*given} - namespace.keys():
+            side.given[name] = namespace[name] = Given(name, (Object,), {"_side": side, "__module__": "solution"})
+        prelude.provide(code, namespace)
+        exec(code, namespace)
+    if side.borrower:
+        side.borrower.forget()
+
+
+@operation
+def files(side: Candidate, changes: dict[str, Any]) -> None:
+    """What the tests changed in their folder."""
+    if side.borrower and side.borrower.folder:
+        side.borrower.folder.apply(changes)
+
+
+@operation
+def seed(side: Candidate, generator: str, values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Seed `random` or `numpy.random` as the tests did theirs."""
+    importlib.import_module(generator).seed(*values, **named)
 
 
 @operation

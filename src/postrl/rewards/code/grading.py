@@ -12,8 +12,8 @@ from postrl.rewards.code.extract import find_program
 from postrl.rewards.code.packed import decoded
 from postrl.rewards.code.sandbox import Sandbox, SandboxError
 from postrl.rewards.code.stdio import Checker, Example, read_examples, run_stdio
-from postrl.rewards.code.suite import NoSuite, Suite, read_suite
-from postrl.rewards.code.verdict import Verdict
+from postrl.rewards.code.suite import Suite, read_suite
+from postrl.rewards.code.verdict import NoSuite, Verdict
 from postrl.rewards.score import Score
 
 ASSERTS_WALL, STDIO_WALL = 10.0, 5.0

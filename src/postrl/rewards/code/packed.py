@@ -10,7 +10,7 @@ import re
 import zlib
 from typing import Any
 
-from postrl.rewards.code.suite import NoSuite
+from postrl.rewards.code.verdict import NoSuite
 
 LARGEST = 256 << 20
 """Bytes that compressed tests may have."""

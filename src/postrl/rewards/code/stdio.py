@@ -22,8 +22,7 @@ from postrl.rewards.code.hide import beside
 from postrl.rewards.code.places import packages
 from postrl.rewards.code.sandbox import Finished, Limits, Sandbox
 from postrl.rewards.code.script import DOES_NOT_COMPILE
-from postrl.rewards.code.suite import NoSuite
-from postrl.rewards.code.verdict import Verdict
+from postrl.rewards.code.verdict import NoSuite, Verdict
 
 Checker = Callable[[str, str, str], bool]
 """(input, output of the program, expected output) -> whether that is right, for problems with many answers."""

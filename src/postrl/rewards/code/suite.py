@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from postrl.rewards.code import collect, features
 from postrl.rewards.code.prelude import NAMES
+from postrl.rewards.code.verdict import NoSuite
 
 REACHED, RAN = "_postrl_reached", "_postrl_ran"
 AMBIENT = frozenset(vars(builtins)) | NAMES.keys()
@@ -24,7 +26,6 @@ WRAPPERS = {
     "set", "sorted", "str", "tuple",
 }  # fmt: skip
 """Those that tests put around a result."""
-SETUP = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,10 @@ class Suite:
     """Functions of the starter code that the tests use, such as the inverse of the function to write."""
     given: tuple[str, ...] = ()
     """Classes that the tests define, for the candidate to make instances of (LeetCode's TreeNode)."""
+    modules: tuple[str, ...] = ()
+    """Names under which the tests import the candidate."""
     needs: tuple[str, ...] = ()
     """What the tests share with the candidate beyond values; see `features`."""
-
-
-class NoSuite(ValueError):
-    """Tests that cannot be read or run here; its text up to a colon names the kind of reason."""
 
 
 @lru_cache(512)
@@ -68,28 +67,62 @@ def read_suite(tests: tuple[str, ...], entry_point: str | None = None, starter: 
         NoSuite: a test that does not compile.
     """
     entry = _identifier(entry_point)
-    code = list(tests)
-    used, bound = _names(code)
-    if entry and "check" in bound and not _calls_at_top(code, "check"):
-        code.append(f"check({entry_point})")
+    _compiled(tests)
+    code = collect.collect(tests)
+    used, bound = _names(test for test, _ in code)
+    trees = [ast.parse(test) for test, _ in code]
+    if entry and "check" in bound and not any("check" in collect.called_at_top(tree) for tree in trees):
+        code.append(collect.Statement(f"check({entry_point})", True))
     if entry and "candidate" in used - bound:
-        code.insert(0, f"candidate = {entry_point}")
-    used, bound = _names(code)
+        code.insert(0, collect.Statement(f"candidate = {entry_point}", False))
+    trees = [ast.parse(test) for test, _ in code]
+    used, bound = _names(test for test, _ in code)
     own = _helpers(starter, entry)
-    tested = used - bound - AMBIENT - own.keys()
+    modules, imported = _imported(trees)
+    tested = used - bound - AMBIENT - own.keys() - {"_postrl_run"} | imported
     if entry:
         tested.add(entry)
-    called = _called(ast.parse(test) for test in code) & AMBIENT - bound - WRAPPERS
+    called = _called(trees) & AMBIENT - bound - WRAPPERS
     tested = tested or called  # a data set's own `sum`
+    helpers = _source(own) if own.keys() & used else ""
     marks = _Marks()
     return Suite(
-        tests=tuple((marks.marked(test), _counts(test)) for test in code),
+        tests=tuple((marks.marked(test), counts) for test, counts in code),
         tested=tuple(sorted(tested)),
         required=(entry,) if entry else tuple(sorted(tested)),
         constants=not entry,
         classes=tuple(sorted(name for name in tested if name[0].isupper() and "_" not in name)),
-        helpers=_source(own) if own.keys() & used else "",
+        helpers=helpers,
+        given=tuple(collect.given_classes([*trees, ast.parse(helpers)])),
+        modules=tuple(sorted(modules)),
+        needs=tuple(sorted(_needs(trees, starter))),
     )
+
+
+def _needs(trees: Sequence[ast.Module], starter: str | None) -> set[str]:
+    if starter and _is_code(starter):
+        features.check_installed(ast.parse(starter))
+    return features.needs(trees)
+
+
+def _imported(trees: Iterable[ast.Module]) -> tuple[set[str], set[str]]:
+    """Modules under test, and the names that tests take from them: `from solution import add`, `solution.add`."""
+    names: set[str] = set()
+    modules: set[str] = set()
+    known: dict[str, str] = {}
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in features.CANDIDATE:
+            modules.add(node.module)
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            known |= {
+                alias.asname or alias.name: alias.name for alias in node.names if alias.name in features.CANDIDATE
+            }
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
+            names.add(node.attr)
+    return modules | {*known.values()}, names - {"*"}
 
 
 def _identifier(entry_point: str | None) -> str:
@@ -102,7 +135,7 @@ def _names(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     """Names that the code reads from its module, and names that it binds there."""
     used: set[str] = set()
     bound: set[str] = set()
-    tables = [_table(source) for source in sources]
+    tables = [symtable.symtable(source, "<tests>", "exec") for source in sources]
     while tables:
         table = tables.pop()
         top = table.get_type() == "module"
@@ -116,10 +149,11 @@ def _names(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     return used, bound
 
 
-def _table(test: str) -> symtable.SymbolTable:
+def _compiled(tests: Iterable[str]) -> None:
+    """Raise NoSuite where a test is no code."""
     try:
-        compile(test, "<tests>", "exec", dont_inherit=True)
-        return symtable.symtable(test, "<tests>", "exec")
+        for test in tests:
+            compile(test, "<tests>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NoSuite(f"a test is not valid Python: {error}") from error
 
@@ -130,27 +164,11 @@ def _called(trees: Iterable[ast.Module]) -> set[str]:
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
 
 
-def _calls_at_top(code: Sequence[str], name: str) -> bool:
-    """Whether a statement outside of functions and classes calls the function."""
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    statements = [node for test in code for node in ast.parse(test).body if not isinstance(node, definitions)]
-    return name in _called([ast.Module(statements, [])])
-
-
-def _counts(test: str) -> bool:
-    return any(not isinstance(node, SETUP) and not _is_docstring(node) for node in ast.parse(test).body)
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def _helpers(starter: str | None, entry: str) -> dict[str, ast.stmt]:
     """The starter's definitions other than the one to write, by name; nothing where it is no code by itself."""
-    try:
-        tree = ast.parse(starter or "")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if not _is_code(starter or ""):
         return {}
+    tree = ast.parse(starter or "")
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -160,6 +178,14 @@ def _helpers(starter: str | None, entry: str) -> dict[str, ast.stmt]:
         elif isinstance(node, ast.Assign):
             found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
     return found
+
+
+def _is_code(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _source(definitions: dict[str, ast.stmt]) -> str:
@@ -199,12 +225,18 @@ class _Marks(ast.NodeTransformer):
         """Only what every round comes to: not what stands under a condition or in a `try`."""
         marked: list[ast.stmt] = []
         for node in body:
-            if isinstance(node, ast.Assert):
+            if isinstance(node, ast.Assert) or _is_assertion(node):
                 marked.append(_note(RAN, range(self.count, self.count + 1)))
                 self.count += 1
             new = self.visit(node)
             marked += new if isinstance(new, list) else [new]
         return marked
+
+
+def _is_assertion(node: ast.stmt) -> bool:
+    """`self.assertEqual(...)`"""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func).startswith("self.assert")
 
 
 def _note(name: str, numbers: range) -> ast.stmt:

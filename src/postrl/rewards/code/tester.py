@@ -11,8 +11,9 @@ import builtins
 import json
 import os
 import sys
+import types
 
-from postrl.rewards.code import prelude, wire
+from postrl.rewards.code import prelude, shared, wire
 from postrl.rewards.code.expect import expect
 from postrl.rewards.code.handles import COUNTERPARTS, Handle, handle_class
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 REACHED, RAN = "_postrl_reached", "_postrl_ran"
 """Sets in the namespace of the tests, filled by statements that `suite` puts beside the assertions in loops."""
-EXPECT = "_postrl_expect"
-"""What the statements of `calls` call."""
+EXPECT, RUN = "_postrl_expect", "_postrl_run"
+"""What the statements of `calls` and `collect` call."""
 TESTS = "tests"
 """The module name of the tests' own classes."""
 LONGEST_TEXT = 500
@@ -65,6 +66,11 @@ class Tests(wire.Peer):
         """Numbers of the objects that were used, or handed to the candidate to be used."""
         self.subjects: set[int] = set()
         """Numbers of the classes under test."""
+        self.namespace: dict[str, Any] = {}
+        """That of the tests."""
+        self.given: list[str] = []
+        """Names of its classes that the candidate may make instances of."""
+        self.lender: shared.Lender | None = None
         self._handles: dict[int, Any] = {}
         self._classes: dict[int, type[Handle]] = {}
         self._errors: dict[int, type[Exception]] = {}
@@ -77,6 +83,8 @@ class Tests(wire.Peer):
         if self.broken:
             raise wire.Broken(self.broken)
         try:
+            if self.lender:
+                self.lender.before(operation, operands)
             return super().request(operation, *operands)
         except wire.Broken as error:
             self.broken = self.broken or str(error)
@@ -94,6 +102,15 @@ class Tests(wire.Peer):
     def under_test(self, handle: Handle) -> bool:
         """Whether it is a class that the tests name, or an instance of one."""
         return handle._class_number in self.subjects or handle._number in self.subjects
+
+    # messages, where the two processes have folders of different names
+
+    def _write(self, frame: bytes) -> None:
+        super()._write(self.lender.translated(frame, home=False) if self.lender else frame)
+
+    def _read(self, count: int) -> bytes:
+        data = super()._read(count)
+        return self.lender.translated(data, home=True) if self.lender else data
 
     # objects of the candidate
 
@@ -175,7 +192,11 @@ class Tests(wire.Peer):
 
     def perform(self, operation: str, operands: tuple[Any, ...]) -> Any:
         """What the candidate may do with objects that the tests handed to it."""
+        if self.lender and operation in self.lender.operations:
+            return self.lender.operations[operation](*operands)
         x, *rest = operands
+        if operation == "make" and x in self.given:
+            return self.namespace[x](*rest[0], **rest[1])
         if id(x) not in self._export_ids or isinstance(x, BaseException):
             raise wire.Broken("a request about nothing that was handed out")
         if operation == "call" and callable(x):
@@ -196,15 +217,12 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     Returns {"passed": for each test that counts whether it did, "status", "detail"}.
     """
     passed: list[bool] = []
-    namespace: dict[str, Any] = {
-        "__name__": TESTS,
-        "__builtins__": builtins,
-        REACHED: set(),
-        RAN: set(),
-        EXPECT: expect,
-    }
+    module = sys.modules[TESTS] = types.ModuleType(TESTS)
+    namespace = side.namespace = vars(module)
+    namespace.update({"__builtins__": builtins, REACHED: set(), RAN: set(), EXPECT: expect})
     try:
-        side.request("load", job["sources"], job["readable"])
+        prepare(side, job)
+        side.request("load", job["sources"], job["readable"], job["given"], job["needs"])
         exec(_compiled(job["helpers"], namespace), namespace)
         namespace.update(resolve(side, job))
     except BaseException as error:
@@ -226,10 +244,24 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     return {"passed": passed, "status": status, "detail": detail, "memory": side.out_of_memory}
 
 
+def prepare(side: Tests, job: dict[str, Any]) -> None:
+    """What the tests need around them, before any of it runs."""
+    side.given = job["given"]
+    if "harness" in job["needs"]:
+        from postrl.rewards.code.harness import Harness
+
+        side.namespace[RUN] = Harness(side.namespace).run
+    if job["needs"]:
+        side.lender = shared.Lender(side, job["needs"])
+
+
 def resolve(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     """What the tests use of the candidate, by name; what it does not define is missing."""
     found = zip(job["tested"], side.request("resolve", job["tested"]), strict=True)
     values = {name: value[0] for name, value in found if value}
+    for name in job["modules"]:
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name]).update(values)
     side.subjects = {values[n]._number for n in job["classes"] if isinstance(values.get(n), Handle)}
     return values
 

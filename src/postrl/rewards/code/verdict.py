@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class NoSuite(ValueError):
+    """Tests that cannot be read or run here; its text up to a colon names the kind of reason."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The outcome of all tests of one program."""

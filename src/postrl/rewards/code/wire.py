@@ -193,6 +193,7 @@ PACKERS: dict[type, Packer] = {
 NAMED_PACKERS: dict[str, Packer] = {
     "decimal.Decimal": lambda pack, x: ["Decimal", str(x)],
     "fractions.Fraction": lambda pack, x: ["Fraction", pack.value(x.numerator), pack.value(x.denominator)],
+    "pathlib.PosixPath": lambda pack, x: ["PosixPath", str(x)],
     "datetime.date": lambda pack, x: ["date", x.year, x.month, x.day],
     "datetime.timedelta": lambda pack, x: ["timedelta", x.days, x.seconds, x.microseconds],
     "datetime.timezone": lambda pack, x: ["timezone", pack.value(x.utcoffset(None))],
@@ -255,6 +256,7 @@ UNPACKERS: dict[str, Unpacker] = {
     "dict_items": lambda unpack, x: dict(unpack.values(x[1])).items(),
     "Decimal": lambda unpack, x: _from("decimal", "Decimal", x[1]),
     "Fraction": lambda unpack, x: _from("fractions", "Fraction", unpack.value(x[1]), unpack.value(x[2])),
+    "PosixPath": lambda unpack, x: _from("pathlib", "PosixPath", x[1]),
     "date": lambda unpack, x: _from("datetime", "date", *x[1:]),
     "timedelta": lambda unpack, x: _from("datetime", "timedelta", *x[1:]),
     "timezone": lambda unpack, x: _from("datetime", "timezone", unpack.value(x[1])),

@@ -1,0 +1,274 @@
+"""What tests and candidate share beyond values, where the tests ask for it (`features`): streams, seeds, files.
+
+The candidate's end gives away what it prints and asks for what it reads; the tests' end does it, where the tests may
+have replaced what does it. Nothing here decides a verdict: what comes from the candidate is text that the tests capture
+and files that they read.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import io
+import json
+import os
+import stat
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from postrl.rewards.code.candidate import Candidate
+    from postrl.rewards.code.tester import Tests
+
+LARGEST = 1 << 20
+"""Bytes that a candidate may print; the rest is lost."""
+LARGEST_FILES = 4 << 20
+"""Bytes of the files that change between two looks."""
+RUNS_CODE = frozenset({"call", "special", "next", "send", "wait", "wait_next", "get", "set", "leave"})
+"""Requests of the tests that may run code of the candidate."""
+GENERATORS = {"random": "random", "numpy.random": "numpy"}
+
+# -- the tests' end ------------------------------------------------------------------------------------------------------
+
+
+class Lender:
+    """Does in the process of the tests what the candidate asks for."""
+
+    def __init__(self, side: Tests, needs: Sequence[str]) -> None:
+        self.side = side
+        self.folder = Folder() if "files" in needs else None
+        self.operations: dict[str, Callable[..., Any]] = {}
+        if "streams" in needs:
+            self.operations |= {"write": _write, "read": _read, "input": lambda *prompt: builtins.input(*prompt)}
+        if "print" in needs:
+            self.operations["print"] = lambda values, named: builtins.print(*values, **named)
+        if self.folder:
+            self.operations["files"] = self._take
+            self.places = tuple(json.dumps(path)[1:-1].encode() for path in (self.folder.path, side.request("folder")))
+        self.ours: set[str] = set()
+        """Files that the tests wrote."""
+        self.named: list[str] = []
+        """Texts in the operands of the request that is being answered."""
+        if "seed" in needs:
+            for module in GENERATORS:
+                self._seed_both(module)
+
+    def before(self, operation: str, operands: tuple[Any, ...]) -> None:
+        """Hand over the files that the tests have changed."""
+        if self.folder and operation in RUNS_CODE:
+            self.named = list(_texts(operands))
+            if changes := self.folder.changes():
+                self.ours |= changes.keys()
+                self.side.request("files", changes)
+
+    def translated(self, data: bytes, home: bool) -> bytes:
+        """A message with the folder of one process for that of the other, where they have different names."""
+        if self.folder is None or len(self.places[0]) != len(self.places[1]):
+            return data
+        return data.replace(*(self.places[::-1] if home else self.places))
+
+    def _take(self, changes: dict[str, bytes | bool]) -> None:
+        """The candidate's files. What the tests wrote may change only where they named it in their call: they may be about
+        to compare with it."""
+        assert self.folder is not None
+        for name in self.ours & changes.keys():
+            path = os.path.join(self.folder.path, name)
+            if not any(_is_beneath(path, os.path.join(self.folder.path, text)) for text in self.named):
+                raise PermissionError(f"{name} is a file of the tests")
+        self.folder.apply(changes)
+
+    def _seed_both(self, name: str) -> None:
+        """Have `random.seed` seed the candidate's generator, too."""
+        if name == "numpy.random" and "numpy" not in sys.modules:
+            return
+        module = importlib.import_module(name)
+        seed = module.seed
+
+        def seed_both(*values: Any, **named: Any) -> None:
+            seed(*values, **named)
+            self.side.request("seed", name, values, named)
+
+        module.seed = seed_both  # type: ignore[attr-defined]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, str) or type(value).__module__ == "pathlib":
+        yield str(value)
+
+
+def _is_beneath(path: str, folder: str) -> bool:
+    folder = os.path.normpath(folder)
+    return path == folder or path.startswith(folder + "/")
+
+
+def _write(name: str, text: str) -> None:
+    if name in ("stdout", "stderr") and type(text) is str:
+        getattr(sys, name).write(text)
+
+
+def _read(method: str, size: int) -> str:
+    text = getattr(sys.stdin, "readline" if method == "readline" else "read")(size)
+    return str(text)
+
+
+# -- the candidate's end -------------------------------------------------------------------------------------------------
+
+
+class Borrower:
+    """Has what the candidate does with streams, seeds and files done by the tests."""
+
+    def __init__(self, side: Candidate, needs: Sequence[str]) -> None:
+        self.side = side
+        self.folder = Folder() if "files" in needs else None
+        self.printed = {name: Printed() for name in ("stdout", "stderr")} if "streams" in needs else {}
+        for name, printed in self.printed.items():
+            setattr(sys, name, io.TextIOWrapper(printed, "utf-8", "replace", newline="", write_through=True))
+        if "streams" in needs:
+            sys.stdin = Asked(self)  # type: ignore[assignment]
+            builtins.input = self.input
+        if "print" in needs:
+            self._print, builtins.print = builtins.print, self.print
+
+    def forget(self) -> None:
+        """What was printed before the tests began."""
+        for printed in self.printed.values():
+            printed.taken()
+
+    def give(self) -> None:
+        """Give away what was printed and written since the last time."""
+        for name, printed in self.printed.items():
+            if text := printed.taken():
+                self.side.request("write", name, text)
+        if self.folder and (changes := self.folder.changes()):
+            self.side.request("files", changes)
+
+    def ask(self, operation: str, *operands: Any) -> Any:
+        self.give()
+        return self.side.request(operation, *operands)
+
+    def input(self, prompt: object = "", /) -> str:
+        return str(self.ask("input", str(prompt)))
+
+    def print(self, *values: Any, **named: Any) -> None:
+        if named.get("file") not in (None, sys.stdout):
+            self._print(*values, **named)
+        else:
+            self.ask("print", values, {name: value for name, value in named.items() if name != "file"})
+
+
+class Printed(io.RawIOBase):
+    """The bytes that the candidate has printed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = bytearray()
+        self.count = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any) -> int:
+        size = len(piece)
+        self.data += bytes(piece)[: max(0, LARGEST - self.count)]
+        self.count += size
+        return size
+
+    def taken(self) -> str:
+        text = self.data.decode("utf-8", "replace")
+        self.data.clear()
+        return text
+
+
+class Asked(io.TextIOBase):
+    """Standard input, asked of the tests."""
+
+    def __init__(self, borrower: Borrower) -> None:
+        super().__init__()
+        self.borrower = borrower
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> str:
+        return str(self.borrower.ask("read", "read", -1 if size is None else size))
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        return str(self.borrower.ask("read", "readline", size))
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """The folder of this process, as the other one last knew it. Regular files and folders only."""
+
+    def __init__(self) -> None:
+        self.path = os.getcwd()
+        self.known = self._look()
+
+    def changes(self) -> dict[str, bytes | bool]:
+        """What is new since the last look: the contents of files, True for a folder, False for what is gone.
+
+        Raises:
+            MemoryError: it is too much.
+        """
+        now = self._look()
+        found: dict[str, bytes | bool] = dict.fromkeys(self.known.keys() - now.keys(), False)
+        size = 0
+        for name in sorted(name for name, state in now.items() if self.known.get(name) != state):
+            found[name] = now[name] == () or self._content(name)
+            size += len(content) if type(content := found[name]) is bytes else 0
+            if size > LARGEST_FILES:
+                raise MemoryError("files of more than 4 MiB do not pass between tests and candidate")
+        self.known = now
+        return found
+
+    def apply(self, changes: dict[str, bytes | bool]) -> None:
+        """Make what the other side says that has changed. Nothing outside of the folder, and nothing through a link."""
+        for name in sorted(changes):
+            parts = name.split("/")
+            if not all(parts) or {".", ".."} & {*parts} or any(map(os.path.islink, self._above(parts))):
+                raise ValueError("a file that is not in the folder")
+            self._make(os.path.join(self.path, name), changes[name])
+        self.known = self._look()
+
+    def _make(self, path: str, content: bytes | bool) -> None:
+        if type(content) is bytes:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with open(os.open(path, flags, 0o600), "wb") as file:
+                file.write(content)
+        elif content:
+            os.makedirs(path, exist_ok=True)
+        elif os.path.isdir(path):
+            importlib.import_module("shutil").rmtree(path)
+        elif os.path.lexists(path):
+            os.remove(path)
+
+    def _above(self, parts: list[str]) -> list[str]:
+        return [os.path.join(self.path, *parts[:count]) for count in range(1, len(parts))]
+
+    def _content(self, name: str) -> bytes:
+        with open(os.open(os.path.join(self.path, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(LARGEST_FILES + 1)
+
+    def _look(self) -> dict[str, tuple[int, ...]]:
+        """Each path with what changes when it does; () for a folder."""
+        found: dict[str, tuple[int, ...]] = {}
+        for above, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                path = os.path.join(above, name)
+                state = os.lstat(path)
+                relative = os.path.relpath(path, self.path)
+                if stat.S_ISDIR(state.st_mode):
+                    found[relative] = ()
+                elif stat.S_ISREG(state.st_mode):
+                    found[relative] = (state.st_mtime_ns, state.st_size, state.st_ino)
+        return found
