@@ -45,7 +45,7 @@ class Candidate(wire.Peer):
         super().__init__(incoming, outgoing)
         self.module = types.ModuleType("solution")
         self.module.__file__ = "solution.py"
-        self.given: dict[str, type[Object]] = {}
+        self.given: dict[str, Given] = {}
         """Classes of the tests that the candidate may make instances of."""
         self.borrower: shared.Borrower | None = None
         self._adopted: dict[int, Any] = {}

@@ -47,9 +47,13 @@ REFUSED = frozenset(
     """.split()  # noqa: SIM905
 )
 """Names that tests use about the candidate's process, or its objects, in ways that are not served."""
-METHODS = {"assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex", "skipTest"}
+METHODS = frozenset({"assertLogs", "assertNoLogs", "assertWarns", "assertWarnsRegex", "skipTest"})
+"""The same, as methods of a unittest.TestCase."""
 PYTEST = {"raises", "approx", "fixture", "mark", "param", "fail", "CaptureFixture", "MonkeyPatch", "FixtureRequest"}
 FIXTURES = {"capsys", "capfd", "tmp_path", "monkeypatch"}
+RAISES = {"raises", "assertRaises", "assertRaisesRegex"}
+NEVER_RAISED = {"AssertionError", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException"}
+"""Of the candidate these are the end of it, or none that a test may take for its own."""
 MOCKS = {"unittest.mock.Mock", "unittest.mock.MagicMock"}
 MOCK_OPTIONS = {"return_value", "side_effect", "name"}
 MOCK_PARTS = {
@@ -77,13 +81,14 @@ def needs(trees: Sequence[ast.Module]) -> set[str]:
         for name in sorted(uses.names):
             parts = name.split(".")
             prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-            if refused := sorted(prefixes & REFUSED):
+            if refused := sorted(prefixes & (REFUSED | METHODS)):
                 raise NoSuite(f"tests that use {refused[0]}")
             if parts[0] == "pytest" and len(parts) > 1 and parts[1] not in PYTEST:
                 raise NoSuite(f"tests that use {'.'.join(parts[:2])}")
             found |= {NEEDS[prefix] for prefix in prefixes & NEEDS.keys()}
         found |= {SERVED[target] for target in _patched(tree, uses)}
         _check_mocks(tree, uses)
+        _check_expected(tree)
     if _check_fixtures(trees):
         found.add("harness")
     return found | ({"streams"} if "print" in found else set())
@@ -175,17 +180,28 @@ def _target(arguments: Sequence[ast.expr], uses: Uses) -> str:
 
 def _check_mocks(tree: ast.Module, uses: Uses) -> None:
     """Mocks may be functions that the candidate calls; as objects with attributes they do not cross."""
-    mocks = set()
+    mocks: set[str] = set()
+    handed = False
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and uses.dotted(node.func) in MOCKS:
-            if node.args or not {keyword.arg for keyword in node.keywords} <= MOCK_OPTIONS:
-                raise NoSuite("tests that hand over mock objects")
+            options = {keyword.arg for keyword in node.keywords}
+            handed |= bool(node.args) or not options <= MOCK_OPTIONS
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and uses.dotted(node.value.func) in MOCKS:
             mocks |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in mocks:
-            if node.attr not in MOCK_PARTS and not node.attr.startswith("assert_"):
-                raise NoSuite("tests that hand over mock objects")
+            handed |= node.attr not in MOCK_PARTS and not node.attr.startswith("assert_")
+    if handed:
+        raise NoSuite("tests that hand over mock objects")
+
+
+def _check_expected(tree: ast.Module) -> None:
+    """Exceptions that mean something else between the processes, expected of the candidate."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in RAISES and node.args:
+            found = {name.id for name in ast.walk(node.args[0]) if isinstance(name, ast.Name)} & NEVER_RAISED
+            if found:
+                raise NoSuite(f"tests that expect {min(found)}")
 
 
 # -- fixtures ------------------------------------------------------------------------------------------------------------

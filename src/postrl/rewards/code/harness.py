@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
-import types
 import unittest
 
 from postrl.rewards.code import pytest_api
@@ -25,10 +24,7 @@ class Harness:
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
-        sys.modules["pytest"] = pytest_api  # type: ignore[assignment]
-        module = types.ModuleType("tests")  # where unittest looks for setUpModule, and mock for targets
-        module.__dict__.update(namespace)
-        sys.modules["tests"] = module
+        sys.modules["pytest"] = pytest_api
 
     def run(self, name: str) -> None:
         """Run `test_one`, or `TestThing.test_one`; raises what it raises."""

@@ -102,15 +102,12 @@ class approx:
         if actual == expected:
             return True
         if actual != actual or expected != expected:
-            return self.nan_ok and actual != actual and expected != expected
+            return bool(self.nan_ok and actual != actual and expected != expected)
         if math.isinf(abs(expected)) or math.isinf(abs(actual)):
             return False
-        relative = (
-            0.0
-            if self.rel is None and self.abs is not None
-            else abs(expected) * (1e-6 if self.rel is None else self.rel)
-        )
-        return abs(actual - expected) <= max(relative, 1e-12 if self.abs is None else self.abs)
+        default = 1e-6 if self.abs is None else 0.0
+        relative = abs(expected) * (default if self.rel is None else self.rel)
+        return bool(abs(actual - expected) <= max(relative, 1e-12 if self.abs is None else self.abs))
 
 
 def _is_number(x: Any) -> bool:
@@ -124,7 +121,7 @@ def _plain(x: Any) -> Any:
 # -- marks and fixtures ----------------------------------------------------------------------------------------------------
 
 
-class Parameters(tuple):
+class Parameters(tuple):  # type: ignore[type-arg]
     """The values of `param`."""
 
 
@@ -236,15 +233,18 @@ class CaptureFixture(_Named):
 
     def __enter__(self) -> CaptureFixture:
         self.streams = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        self._begin()
         return self
+
+    def _begin(self) -> None:
+        self.out, self.err = sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
 
     def __exit__(self, *_: object) -> None:
         sys.stdout, sys.stderr = self.streams
 
     def readouterr(self) -> Captured:
-        found = Captured(*[stream.getvalue() for stream in (sys.stdout, sys.stderr)])  # type: ignore[attr-defined]
-        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+        found = Captured(self.out.getvalue(), self.err.getvalue())
+        self._begin()
         return found
 
 

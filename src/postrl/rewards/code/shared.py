@@ -44,10 +44,10 @@ class Lender:
         if "streams" in needs:
             self.operations |= {"write": _write, "read": _read, "input": lambda *prompt: builtins.input(*prompt)}
         if "print" in needs:
-            self.operations["print"] = lambda values, named: builtins.print(*values, **named)
+            self.operations["print"] = _print
         if self.folder:
             self.operations["files"] = self._take
-            self.places = tuple(json.dumps(path)[1:-1].encode() for path in (self.folder.path, side.request("folder")))
+            self.places = [json.dumps(path)[1:-1].encode() for path in (self.folder.path, side.request("folder"))]
         self.ours: set[str] = set()
         """Files that the tests wrote."""
         self.named: list[str] = []
@@ -68,7 +68,8 @@ class Lender:
         """A message with the folder of one process for that of the other, where they have different names."""
         if self.folder is None or len(self.places[0]) != len(self.places[1]):
             return data
-        return data.replace(*(self.places[::-1] if home else self.places))
+        ours, theirs = self.places
+        return data.replace(theirs, ours) if home else data.replace(ours, theirs)
 
     def _take(self, changes: dict[str, bytes | bool]) -> None:
         """The candidate's files. What the tests wrote may change only where they named it in their call: they may be about
@@ -84,14 +85,14 @@ class Lender:
         """Have `random.seed` seed the candidate's generator, too."""
         if name == "numpy.random" and "numpy" not in sys.modules:
             return
-        module = importlib.import_module(name)
+        module: Any = importlib.import_module(name)
         seed = module.seed
 
         def seed_both(*values: Any, **named: Any) -> None:
             seed(*values, **named)
             self.side.request("seed", name, values, named)
 
-        module.seed = seed_both  # type: ignore[attr-defined]
+        module.seed = seed_both
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -114,6 +115,10 @@ def _write(name: str, text: str) -> None:
         getattr(sys, name).write(text)
 
 
+def _print(values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    builtins.print(*values, **named)  # noqa: T201
+
+
 def _read(method: str, size: int) -> str:
     text = getattr(sys.stdin, "readline" if method == "readline" else "read")(size)
     return str(text)
@@ -132,7 +137,7 @@ class Borrower:
         for name, printed in self.printed.items():
             setattr(sys, name, io.TextIOWrapper(printed, "utf-8", "replace", newline="", write_through=True))
         if "streams" in needs:
-            sys.stdin = Asked(self)  # type: ignore[assignment]
+            sys.stdin = Asked(self)
             builtins.input = self.input
         if "print" in needs:
             self._print, builtins.print = builtins.print, self.print
