@@ -25,5 +25,5 @@ def test_case(case, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     timeout = 2.0 if case["kind"] in ENDLESS else None
-    score = verify(case["completion"], case["tests"], case["test_type"], test_timeout=timeout)
+    score = verify(case["completion"], case["tests"], case.get("test_type"), test_timeout=timeout)
     assert score.value == case["expected"], (case["note"], score)
