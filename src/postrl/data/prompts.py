@@ -30,6 +30,7 @@ from postrl.host.text import read_template
 from postrl.rows.columns import ANSWER, PROMPT, Guess, guess, likely
 from postrl.rows.given import given_rows
 from postrl.rows.plain import plain_row
+from postrl.rows.programming import code_columns
 from postrl.rows.recipes import PRESETS, Preset, dataset_names, find_preset, is_file_name, parse_weight
 from postrl.rows.rendering import Rendering
 from postrl.rows.tokens import encode_prompts
@@ -362,7 +363,7 @@ def _is_base(model: str) -> bool:
 def _converted(row: Row, preset: Preset | None) -> Row:
     """A row with the columns that its reward asks for; without a prompt, so unusable, where it cannot be converted."""
     if preset is None or preset.convert is None:
-        return row
+        return {**row, **code_columns(row)}
     try:
         return {**row, **preset.convert(row)}
     except (LookupError, TypeError, ValueError, AttributeError):  # a missing cell, one of another kind, no tests

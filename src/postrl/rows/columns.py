@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from postrl.rows.programming import code_columns
+
 PROMPT, ANSWER = "prompt", "answer"
 LIKELY = {
-    PROMPT: ("question", "problem", "instruction", "query", "input", "task", "messages", "conversation", "conversations"),
+    PROMPT: ("question", "problem", "instruction", "query", "input", "task", "question_content",
+             "instruct_prompt", "messages", "conversation", "conversations"),
     ANSWER: (
         "solution", "label", "target", "ground_truth", "final_answer", "expected_answer", "reference_answer", "reference", "gold",
     ),
@@ -48,9 +51,8 @@ def guess(names: Sequence[str], rows: Sequence[Mapping[str, Any]], *, prompt: st
 
 def likely(part: str, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns that may be meant by PROMPT or ANSWER. A prompt is text or messages."""
-    if (
-        part == ANSWER and "tests" in names
-    ):  # what solves a programming task is a program, and its tests are what judges
+    programming = "tests" in names or (len(rows) and code_columns(rows[0]))
+    if part == ANSWER and programming:  # what solves the task is a program, and its tests are what judges
         return []
     told = {name: name.strip().lower().replace(" ", "_") for name in names}
     found = [name for name in names if told[name] == part] or [name for name in names if told[name] in LIKELY[part]]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError, UsageError
+from postrl.rows.programming import statements
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,9 @@ def humaneval_columns(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def mbpp_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """MBPP's assert statements. The prompt shows the first, which names the function; the others stay hidden."""
-    shown, *hidden = row["test_list"]
-    hidden += row.get("challenge_test_list") or []
-    setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
     text = row.get("text") or row.get("prompt") or ""
-    tests = [f"{setup}\n{test}" if setup else test for test in (shown, *hidden)]
-    return {"test_type": "asserts", "tests": tests, "prompt": f"{text}\n\nThe function must pass this test:\n\n{shown}"}
+    prompt = f"{text}\n\nThe function must pass this test:\n\n{row['test_list'][0]}"
+    return {"test_type": "asserts", "tests": statements(row), "prompt": prompt}
 
 
 PRESETS = {
