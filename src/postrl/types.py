@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 FinishReason = Literal["stop", "length", "abort"]
 Messages = list[dict[str, Any]]
 
+Kind = Literal["text", "int", "real", "flag", "tokens", "logps", "mask", "spans", "support", "by_name"]
+"""What a field of a rollout holds. `run.messages` and `rollout.store` have a row for each kind, and list no field."""
+
+
+def _is(kind: Kind, item: type | None = None) -> dict[str, Any]:
+    """Metadata of a field. spans: `item` is what it is a list of. by_name: a value for each name, some of them None."""
+    return {"kind": kind, "item": item}
+
+
 NO_VERDICT = frozenset({"scored", "none", "infra_error", "gold_unscorable"})
 """Statuses of a score that say nothing about whether a completion is right; likewise any without a value."""
 GREEDY = -1
@@ -62,44 +71,44 @@ class VersionSpan:
 class Rollout:
     """One completion of one prompt, with everything needed to score, train on, store and replay it."""
 
-    prompt_id: str
+    prompt_id: str = field(metadata=_is("text"))
     """Names the row of the data set: `<data set>:<row>`."""
-    sample_index: int
+    sample_index: int = field(metadata=_is("int"))
     """Place in its group, 0 .. num_generations - 1, part of the seed; GREEDY (-1): the prompt's greedy completion."""
-    prompt_ids: list[int]
+    prompt_ids: list[int] = field(metadata=_is("tokens"))
     """Prompt tokens as the sampler saw them, chat template applied."""
-    completion_ids: list[int]
+    completion_ids: list[int] = field(metadata=_is("tokens"))
     """Completion tokens as the sampler produced them, end-of-turn token included. Never re-tokenised."""
-    logps: list[float]
+    logps: list[float] = field(metadata=_is("logps"))
     """Log-probabilities of the completion tokens under the distribution they were sampled from (temperature
     applied). NaN: the sampler gave none."""
-    version_spans: list[VersionSpan]
+    version_spans: list[VersionSpan] = field(metadata=_is("spans", VersionSpan))
     """Which weights produced which tokens; contiguous, in order, covering the completion."""
-    finish_reason: FinishReason
+    finish_reason: FinishReason = field(metadata=_is("text"))
     """"stop": the policy ended it; "length": cut at the token limit; "abort": cancelled."""
-    loss_mask: list[int] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list, metadata=_is("mask"))
     """1: written by the policy, trained on; 0: fed to it."""
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list, metadata=_is("spans", Segment))
     """The same by author; one "policy" segment unless tools or environments speak."""
-    completion: str = ""
+    completion: str = field(default="", metadata=_is("text"))
     """The completion decoded, special tokens removed: what rewards read."""
-    rewards: dict[str, float | None] = field(default_factory=dict)
+    rewards: dict[str, float | None] = field(default_factory=dict, metadata=_is("by_name"))
     """Score of each reward function. None: unscorable, left out of the group's statistics."""
-    statuses: dict[str, str] = field(default_factory=dict)
+    statuses: dict[str, str] = field(default_factory=dict, metadata=_is("by_name"))
     """How each score came about: correct, wrong, no_answer, scored, timeout, infra_error, ..."""
-    reward: float | None = None
+    reward: float | None = field(default=None, metadata=_is("real"))
     """Weighted sum of `rewards`; None when no function could score it, or one of them failed."""
-    correct: bool | None = None
+    correct: bool | None = field(default=None, metadata=_is("flag"))
     """Whether it is right: all the reward functions of the task that give verdicts say so. None: none of them does."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict, metadata=_is("by_name"))
     """What reward functions gave to `log_extra` for it, by column; JSON values."""
-    advantage: float = 0.0
+    advantage: float = field(default=0.0, metadata=_is("real"))
     """Filled by the learner."""
-    staleness: int = 0
+    staleness: int = field(default=0, metadata=_is("int"))
     """Learner's version when the phase that trains it starts, minus `oldest_version`."""
-    dropped: str | None = None
+    dropped: str | None = field(default=None, metadata=_is("text"))
     """Why it is not trained on; None when it is."""
-    support: list[list[int]] | None = None
+    support: list[list[int]] | None = field(default=None, metadata=_is("support"))
     """The tokens that each of its tokens was drawn from, where sampling left some out (top-p, top-k): the learner's
     log-probs are those of the same distribution. None: the whole vocabulary."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +12,7 @@ import pytest
 
 from postrl.errors import DataError, UsageError
 from postrl.rollout.store import read_rollouts, stored_steps, write_rollouts
-from postrl.types import GREEDY, Group, Rollout, VersionSpan
+from postrl.types import GREEDY, Group, Rollout, Segment, VersionSpan
 
 COLUMNS = [
     "step", "split", "prompt_id", "group_id", "messages", "prompt", "completion", "completion_ids", "loss_mask", "logps",
@@ -76,6 +76,17 @@ def test_what_is_written_reads_back(tmp_path):
     assert read_rollouts(path) == made_up()
 
 
+def test_every_field_of_a_rollout_is_stored(tmp_path):
+    """One that is added to the dataclass is stored by what its metadata says of it, or this fails."""
+    (group, _) = made_up()
+    sent = replace(
+        group.rollouts[1], correct=True, dropped="stale", finish_reason="length", sample_index=3,
+        segments=[Segment("policy", 0, 1), Segment("tool", 1, 2), Segment("policy", 2, 3)],
+    )  # fmt: skip
+    assert [f.name for f in fields(Rollout) if getattr(sent, f.name) == f.default] == []
+    assert read_rollouts(write_rollouts(tmp_path, 1, "train", [replace(group, rollouts=[sent])]))[0].rollouts == [sent]
+
+
 def test_a_greedy_completion_is_a_row_of_its_own_that_nobody_takes_for_one_to_train_on(tmp_path):
     (group, plain) = made_up()
     group.greedy = replace(
@@ -97,9 +108,9 @@ def test_a_missing_log_prob_stays_missing(tmp_path):
     assert [math.isnan(x) for x in found.rollouts[1].logps] == [False, True, False]
 
 
-def test_files_of_a_version_that_stored_no_selection_are_read(tmp_path):
+def test_files_of_a_version_that_stored_less_are_read(tmp_path):
     path = write_rollouts(tmp_path, 1, "train", made_up())
-    pq.write_table(pq.read_table(path).drop_columns(["rewards", "support"]), path)
+    pq.write_table(pq.read_table(path).drop_columns(["rewards", "support", "segments", "correct"]), path)
     assert [group.rewards for group in read_rollouts(path)] == [(), ()]
     assert read_rollouts(path)[0].rollouts[0].support is None
 

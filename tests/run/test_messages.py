@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from postrl.errors import DataError, RewardError, WaitTimeout, error_to_wire
 from postrl.run.messages import (
-    MAX_BODY,
-    MAX_HEADER,
+    MAX_BYTES,
     Channel,
     ProtocolError,
     connect,
@@ -90,43 +89,55 @@ def test_a_message_is_never_unpickled():
         decode(pickle.dumps(Evil()))
 
 
-def raw(header: object, body: bytes = b"", *, header_bytes: int | None = None, body_bytes: int | None = None) -> bytes:
+def raw(body: bytes, *, announced: int | None = None) -> bytes:
+    return struct.pack("<4sQ", b"PRL2", len(body) if announced is None else announced) + body
+
+
+def tensors(header: object, data: bytes = b"") -> bytes:
+    """A safetensors file with this header, right or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    lengths = (len(text) if header_bytes is None else header_bytes, len(body) if body_bytes is None else body_bytes)
-    return struct.pack("<4sIQ", b"PRL1", *lengths) + text + body
+    return struct.pack("<Q", len(text)) + text + data
 
 
-def array_header(dtype: object, shape: object) -> dict[str, object]:
-    return {"type": "x", "data": {}, "arrays": [["a", dtype, shape]]}
+def saying(text: bytes) -> bytes:
+    """A message whose JSON is this text."""
+    return raw(tensors({"\0": {"dtype": "U8", "shape": [len(text)], "data_offsets": [0, len(text)]}}, text))
+
+
+def array(dtype: object, shape: object, end: int, data: bytes) -> bytes:
+    return raw(tensors({"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}, data))
 
 
 @pytest.mark.parametrize(
     "message",
     [
         b"",
-        b"PRL1",
+        b"PRL2",
+        b"PRL1" + bytes(12),
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        raw({"type": "x", "data": {}, "arrays": []}, header_bytes=MAX_HEADER + 1),
-        raw({"type": "x", "data": {}, "arrays": []}, body_bytes=MAX_BODY + 1),
-        raw({"type": "x", "data": {}, "arrays": []}, body_bytes=10),
-        raw({"type": "x", "data": {}, "arrays": []}, b"left over"),
-        raw(b"not json"),
-        raw(b"\xff\xfe"),
-        raw(b"[" * 100_000),
-        raw([]),
-        raw({"data": {}, "arrays": []}),
-        raw({"type": "x", "data": 3, "arrays": []}),
-        raw({"type": "x", "data": {}, "arrays": 3}),
-        raw({"type": "x", "data": {}, "arrays": [["a", "<f4"]]}),
-        raw(array_header("<f4", [2]), b"\0" * 4),
-        raw(array_header("<f4", [-1]), b"\0" * 4),
-        raw(array_header("<f4", [-1, -1]), b"\0" * 4),
-        raw(array_header("<f4", [2**62, 2**62]), b"\0" * 4),
-        raw(array_header("<f4", ["many"]), b"\0" * 4),
-        raw(array_header("<f4", [1e999]), b"\0" * 4),
-        raw(array_header("|O", [1]), b"\0" * 8),
-        raw(array_header("<f4,<f4", [1]), b"\0" * 8),
-        raw(array_header(["<f4"], [1]), b"\0" * 4),
+        raw(b"", announced=MAX_BYTES + 1),
+        raw(tensors({}), announced=100),
+        raw(tensors({}) + b"left over"),
+        raw(tensors({})),
+        raw(b""),
+        raw(b"\xff" * 8),
+        raw(struct.pack("<Q", 2**63) + b"{}"),
+        raw(tensors(b"not json")),
+        raw(tensors(b"[" * 100_000)),
+        raw(tensors([])),
+        saying(b"not json"),
+        saying(b"\xff\xfe"),
+        saying(b"[" * 100_000),
+        saying(b"[]"),
+        saying(b'{"data": {}}'),
+        saying(b'{"type": "x", "data": 3}'),
+        array("F32", [2], 8, b"\0" * 4),
+        array("F32", [2], 4, b"\0" * 4),
+        array("F32", [-1], 4, b"\0" * 4),
+        array("F32", [2**62, 2**62], 4, b"\0" * 4),
+        array("F32", ["many"], 4, b"\0" * 4),
+        array("O", [1], 8, b"\0" * 8),
+        array(["F32"], [1], 4, b"\0" * 4),
     ],
 )
 def test_what_is_no_message_is_refused(message):
@@ -143,7 +154,7 @@ def test_noise_is_refused_and_does_nothing_else(noise, place):
             decode(message)
         except ProtocolError:
             continue
-        assert message[:4] == b"PRL1"
+        assert message[:4] == b"PRL2"
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -206,6 +217,15 @@ def test_groups_arrive_as_they_were_sent():
     assert repr(found) == repr([_with_float32_logps(group) for group in groups()])  # repr: NaN is not equal to itself
 
 
+def test_every_field_of_a_rollout_travels():
+    """One that is added to the dataclass travels by what its metadata says of it, or this fails."""
+    (sent, *_), *_ = [group.rollouts for group in groups()]
+    sent = replace(sent, correct=True, dropped="stale", logps=[-0.5] * 4)
+    assert [f.name for f in fields(Rollout) if getattr(sent, f.name) == f.default] == []
+    _, data, arrays = decode(encode_groups("groups", [replace(groups()[0], rollouts=[sent], greedy=None)]))
+    assert decode_groups(data, arrays)[0].rollouts == [sent]
+
+
 def _with_float32_logps(group: Group) -> Group:
     rollouts = [replace(r, logps=np.array(r.logps, "<f4").tolist()) for r in group.rollouts]
     return replace(group, rollouts=rollouts)  # that of the greedy one is a float32 already
@@ -248,15 +268,15 @@ def spoil(name: str, change: Callable[[np.ndarray], np.ndarray]) -> tuple[dict, 
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("completion_ids_len", lambda a: a + 1),
-        ("completion_ids_len", lambda a: a - 5),
-        ("completion_ids_len", lambda a: np.roll(a, 1)),
-        ("completion_ids_len", lambda a: a.astype("<f8")),
+        ("completion_ids/len", lambda a: a + 1),
+        ("completion_ids/len", lambda a: a - 5),
+        ("completion_ids/len", lambda a: np.roll(a, 1)),
+        ("completion_ids/len", lambda a: a.astype("<f8")),
         ("logps", lambda a: a[:-1]),
-        ("logps_len", lambda a: a[:-1]),
-        ("loss_mask_len", lambda a: np.roll(a, 1)),
-        ("support_sizes", lambda a: a - 1),
-        ("support_sizes_len", lambda a: np.roll(a, 1)),
+        ("logps/len", lambda a: a[:-1]),
+        ("loss_mask/len", lambda a: np.roll(a, 1)),
+        ("support/sizes", lambda a: a - 1),
+        ("support/sizes/len", lambda a: np.roll(a, 1)),
         ("num_rollouts", lambda a: a + 1),
         ("num_rollouts", lambda a: a[:-1]),
         ("num_rollouts", lambda a: -a),
@@ -343,7 +363,7 @@ def test_an_answer_that_trickles_does_not_move_the_deadline():
     stop = threading.Event()
 
     def answer(sock):
-        for byte in raw({"type": "x", "data": {}, "arrays": []}, bytes(10_000)):
+        for byte in encode("x", arrays={"a": np.zeros(10_000)}):
             if stop.wait(0.01):
                 return
             sock.sendall(bytes([byte]))
@@ -367,7 +387,7 @@ def test_a_peer_that_goes_away_is_not_waited_for():
 def test_an_announced_size_is_not_believed_before_the_bytes_are_there():
     def answer(sock):
         sock.recv(1 << 16)
-        sock.sendall(raw({"type": "x", "data": {}, "arrays": []}, body_bytes=MAX_BODY))
+        sock.sendall(raw(b"", announced=MAX_BYTES))
         sock.close()
 
     with answering(answer) as channel, pytest.raises(ProtocolError, match="closed the connection"):

@@ -31,11 +31,11 @@ from postrl.rollout.sampler import Request, Sampled, derive_seed
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder
 from postrl.run.messages import ProtocolError, encode
-from postrl.types import Prompt, VersionSpan
+from postrl.types import Group, Prompt, Rollout, VersionSpan
 from postrl.worker.process import serve
 from postrl.worker.source import RemoteSource
 from postrl.worker.streaming import StreamingWorker
-from postrl.worker.worker import Job, RolloutWorker, build_worker
+from postrl.worker.worker import Job, RolloutWorker, build_worker, check_logps
 
 TOKENIZER = tiny_tokenizer()
 
@@ -365,6 +365,12 @@ def test_a_sampler_that_fails_is_the_learners_error(tmp_path):
         with pytest.raises(ServerError, match="vLLM server 0 went away") as caught:
             next_groups(source, 0)
         assert caught.value.hint == "see its log"
+
+
+def test_what_the_policy_did_not_write_needs_no_log_prob():
+    nan = float("nan")
+    spoken = Rollout("p:0", 0, [1], [2, 3, 4], [-1.0, nan, nan], [], "stop", loss_mask=[1, 0, 0])
+    check_logps([Group("p:0", 0, "", None, {}, [spoken])])
 
 
 @pytest.mark.parametrize(("missing", "refused"), [(1, False), (2, True)])

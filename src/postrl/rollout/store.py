@@ -10,34 +10,46 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError, UsageError
-from postrl.types import GREEDY, Group, Rollout, VersionSpan
+from postrl.types import GREEDY, Group, Rollout
+
+GROUP = {"messages": "text", "prompt": "text", "group_id": "id", "dataset_columns": "text", "rewards": "names"}
+"""Columns of what a rollout shares with its group."""
+READING = {
+    "step": "int", "split": "text", "weight_version_first": "int", "weight_version_last": "int", "prompt_tokens": "int",
+    "completion_tokens": "int",
+}  # fmt: skip
+"""Columns for those who read the file: nothing here reads them back."""
+PLAIN = tuple(f for f in fields(Rollout) if f.metadata["kind"] != "by_name")
+"""Fields that are a column of their name; the others have one for each name that they hold, such as reward/math."""
+
+
+def _column(kind: str, item: type | None = None) -> Any:
+    """The type of a column that holds a kind of field."""
+    import pyarrow as pa
+
+    if item is not None:
+        return pa.list_(pa.struct([(f.name, pa.int32() if f.type == "int" else pa.string()) for f in fields(item)]))
+    return {
+        "text": pa.string(), "int": pa.int32(), "id": pa.int64(), "real": pa.float64(), "flag": pa.bool_(),
+        "tokens": pa.list_(pa.int32()), "logps": pa.list_(pa.float32()), "mask": pa.list_(pa.int8()),
+        "support": pa.list_(pa.list_(pa.int32())), "names": pa.list_(pa.string()),
+    }[kind]  # fmt: skip
 
 
 def schema(names: Sequence[str], extra: Sequence[str] = ()) -> Any:
     """The columns of a rollouts file whose rewards are called `names`, with columns `extra` of theirs."""
     import pyarrow as pa
 
-    spans = pa.list_(pa.struct([("version", pa.int32()), ("start", pa.int32()), ("end", pa.int32())]))
-    columns = [
-        ("step", pa.int32()), ("split", pa.string()), ("prompt_id", pa.string()), ("group_id", pa.int64()),
-        ("sample_index", pa.int32()), ("messages", pa.string()), ("prompt", pa.string()), ("completion", pa.string()),
-        ("prompt_ids", pa.list_(pa.int32())), ("completion_ids", pa.list_(pa.int32())),
-        ("loss_mask", pa.list_(pa.int8())), ("logps", pa.list_(pa.float32())), ("version_spans", spans),
-        ("weight_version_first", pa.int32()), ("weight_version_last", pa.int32()), ("staleness", pa.int32()),
-        ("finish_reason", pa.string()), ("prompt_tokens", pa.int32()), ("completion_tokens", pa.int32()),
-        ("reward", pa.float64()), ("correct", pa.bool_()), ("advantage", pa.float32()), ("dropped", pa.string()), ("dataset_columns", pa.string()),
-        ("rewards", pa.list_(pa.string())), ("support", pa.list_(pa.list_(pa.int32()))),
-    ]  # fmt: skip
+    columns = [(name, _column(kind)) for name, kind in (READING | GROUP).items()]
+    columns += [(f.name, _column(**f.metadata)) for f in PLAIN]
     for name in names:
-        columns += [
-            (f"reward/{name}", pa.float64()),
-            (f"status/{name}", pa.string()),
-            (f"reward_version/{name}", pa.string()),
-        ]
+        columns.append((f"reward/{name}", pa.float64()))
+        columns += [(f"{of}/{name}", pa.string()) for of in ("status", "reward_version")]
     return pa.schema(columns + [(f"extra/{column}", pa.string()) for column in extra])
 
 
@@ -59,35 +71,23 @@ def write_rollouts(folder: Path, step: int, split: str, groups: Sequence[Group])
 
 
 def _row(step: int, split: str, group: Group, rollout: Rollout, names: Sequence[str]) -> dict[str, Any]:
-    row = {
+    row: dict[str, Any] = {
         "step": step,
         "split": split,
-        "prompt_id": group.prompt_id,
-        "group_id": group.group_id,
-        "sample_index": rollout.sample_index,
-        "messages": None if group.messages is None else json.dumps(group.messages),
-        "prompt": group.prompt,
-        "completion": rollout.completion,
-        "prompt_ids": rollout.prompt_ids,
-        "completion_ids": rollout.completion_ids,
-        "loss_mask": rollout.loss_mask,
-        "logps": rollout.logps,
-        "version_spans": [{"version": s.version, "start": s.start, "end": s.end} for s in rollout.version_spans],
         "weight_version_first": rollout.oldest_version,
         "weight_version_last": rollout.newest_version,
-        "staleness": rollout.staleness,
-        "finish_reason": rollout.finish_reason,
         "prompt_tokens": len(rollout.prompt_ids),
         "completion_tokens": len(rollout.completion_ids),
-        "reward": rollout.reward,
-        "correct": rollout.correct,
-        "advantage": rollout.advantage,
-        "dropped": rollout.dropped,
+        "messages": None if group.messages is None else json.dumps(group.messages),
+        "prompt": group.prompt,
+        "group_id": group.group_id,
         "dataset_columns": json.dumps(group.columns),
         "rewards": list(group.rewards),
-        "support": rollout.support,
         **{f"extra/{column}": json.dumps(value) for column, value in rollout.extra.items()},
     }
+    for f in PLAIN:
+        value = getattr(rollout, f.name)
+        row[f.name] = [asdict(item) for item in value] if f.metadata["item"] else value
     for name in names:
         row[f"reward/{name}"] = rollout.rewards.get(name)
         row[f"status/{name}"] = rollout.statuses.get(name)
@@ -114,7 +114,7 @@ def read_rollouts(path: Path) -> list[Group]:
             else:
                 group.rollouts.append(_rollout(row))
             group.reward_versions.update(_by_name(row, "reward_version/"))
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
         raise DataError(
             f"{path} is not a file of stored rollouts: {error}", hint="give the folder of a postrl run"
         ) from error
@@ -128,26 +128,17 @@ def _group(row: dict[str, Any]) -> Group:
 
 
 def _rollout(row: dict[str, Any]) -> Rollout:
+    """A field that an earlier version did not store has its default."""
     statuses = _by_name(row, "status/")
+    found = {f.name: row[f.name] for f in PLAIN if f.name in row}
+    for f in PLAIN:
+        if (item := f.metadata["item"]) and f.name in found:
+            found[f.name] = [item(**span) for span in found[f.name]]
     return Rollout(
-        prompt_id=row["prompt_id"],
-        sample_index=row["sample_index"],
-        prompt_ids=row["prompt_ids"],
-        completion_ids=row["completion_ids"],
-        logps=row["logps"],
-        version_spans=[VersionSpan(**span) for span in row["version_spans"]],
-        finish_reason=row["finish_reason"],
-        loss_mask=row["loss_mask"],
-        completion=row["completion"],
+        **found,
         rewards={name: row[f"reward/{name}"] for name in statuses},
         statuses=statuses,
-        reward=row["reward"],
-        correct=row.get("correct"),
         extra={name: json.loads(value) for name, value in _by_name(row, "extra/").items()},
-        advantage=row["advantage"],
-        staleness=row["staleness"],
-        dropped=row["dropped"],
-        support=row.get("support"),
     )
 
 

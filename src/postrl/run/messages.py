@@ -1,9 +1,8 @@
 """The one message protocol between rollout worker and learner (and, at rest, of saved groups).
 
-A message is a JSON header and raw arrays; nothing is pickled, so a peer can only ever send data:
+A message is a safetensors file behind its length; nothing is pickled, so a peer can only ever send data:
 
-    b"PRL1" | u32 header bytes | u64 body bytes | header (JSON) | body (arrays, back to back)
-    header = {"type": "groups", "data": {...}, "arrays": [["logps", "<f4", [1234]], ...]}
+    b"PRL2" | u64 bytes | safetensors: the arrays, and as the bytes of one more, JSON = {"type": "groups", "data": {...}}
 
 `encode` and `decode` are pure; `Channel` is the learner's blocking end of a socket, `read_message` and
 `write_message` are the worker's asyncio end. Addresses are `unix:/path` or `tcp:host:port`.
@@ -17,22 +16,23 @@ import math
 import socket
 import struct
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from postrl.errors import PostrlError, WaitTimeout, error_from_wire
-from postrl.types import GREEDY, Group, Rollout, Segment, VersionSpan
+from postrl.types import GREEDY, Group, Rollout
 
-PROTOCOL = 5
-_PREFIX = struct.Struct("<4sIQ")
-_MAGIC = b"PRL1"
-MAX_HEADER = 1 << 30
-MAX_BODY = 1 << 36
-_DTYPES = {"<i8", "<i4", "<f4", "<f8", "|u1", "|b1"}
+PROTOCOL = 6
+_PREFIX = struct.Struct("<4sQ")
+_MAGIC = b"PRL2"
+_JSON = "\0"
+"""The array that is the bytes of the JSON."""
+MAX_BYTES = 1 << 36
 
 Message = tuple[str, dict[str, Any], dict[str, np.ndarray]]
 
@@ -43,80 +43,62 @@ class ProtocolError(PostrlError):
 
 def encode(kind: str, data: dict[str, Any] | None = None, arrays: dict[str, np.ndarray] | None = None) -> bytes:
     """One message as bytes. NaN is allowed inside arrays, not inside `data`."""
-    table, chunks = [], []
-    for name, array in (arrays or {}).items():
-        array = np.ascontiguousarray(array)
-        dtype = array.dtype.newbyteorder("<").str
-        table.append([name, dtype, list(array.shape)])
-        chunks.append(array.astype(dtype, copy=False).tobytes())
-    header = json.dumps({"type": kind, "data": data or {}, "arrays": table}, allow_nan=False).encode()
-    body = b"".join(chunks)
-    return _PREFIX.pack(_MAGIC, len(header), len(body)) + header + body
+    text = json.dumps({"type": kind, "data": data or {}}, allow_nan=False).encode()
+    tensors = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    body = save({**tensors, _JSON: np.frombuffer(text, np.uint8)})
+    return _PREFIX.pack(_MAGIC, len(body)) + body
 
 
 def decode(message: bytes) -> Message:
     """The inverse of `encode`. Raises ProtocolError on anything else."""
-    header_bytes, body_bytes = _lengths(message[: _PREFIX.size])
-    if len(message) != _PREFIX.size + header_bytes + body_bytes:
-        raise ProtocolError(f"a message of {len(message)} bytes announces {_PREFIX.size + header_bytes + body_bytes}")
-    return _parse(message[_PREFIX.size : _PREFIX.size + header_bytes], message[_PREFIX.size + header_bytes :])
+    announced = _length(message[: _PREFIX.size])
+    if len(message) != _PREFIX.size + announced:
+        raise ProtocolError(f"a message of {len(message)} bytes announces {_PREFIX.size + announced}")
+    return _parse(message[_PREFIX.size :])
 
 
-def _lengths(prefix: bytes) -> tuple[int, int]:
+def _length(prefix: bytes) -> int:
     if len(prefix) < _PREFIX.size:
         raise ProtocolError(f"a message ended after {len(prefix)} bytes")
-    magic, header_bytes, body_bytes = _PREFIX.unpack(prefix)
-    if magic != _MAGIC or header_bytes > MAX_HEADER or body_bytes > MAX_BODY:
+    magic, length = _PREFIX.unpack(prefix)
+    if magic != _MAGIC or length > MAX_BYTES:
         raise ProtocolError(
-            f"not a postrl message: it starts with {prefix[:8]!r}", hint="both ends need the same postrl version"
+            f"not a message of this version of postrl: it starts with {prefix[:8]!r}",
+            hint="both ends, and the checkpoint that a run resumes from, need the same version",
         )
-    return header_bytes, body_bytes
+    return int(length)
 
 
-def _parse(header: bytes, body: bytes) -> Message:
+def _parse(body: bytes) -> Message:
     try:
-        fields = json.loads(header)
-        arrays, offset = {}, 0
-        for name, dtype, shape in fields["arrays"]:
-            array = _array(body, offset, dtype, [int(n) for n in shape])
-            offset += array.nbytes
-            arrays[str(name)] = array
-        if offset != len(body):
-            raise ProtocolError(f"a message has {len(body)} bytes of arrays and describes {offset}")
+        arrays = load(body)
+        fields = json.loads(arrays.pop(_JSON).tobytes())
         return str(fields["type"]), dict(fields["data"]), arrays
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ProtocolError(f"a message could not be read: {error!r}") from error
-
-
-def _array(body: bytes, offset: int, dtype: Any, shape: list[int]) -> np.ndarray:
-    if dtype not in _DTYPES or any(n < 0 for n in shape):
-        raise ProtocolError(f"a message has an array of type {dtype!r} and shape {shape}")
-    count = math.prod(shape)
-    flat = np.frombuffer(body, dtype=dtype, count=count, offset=offset) if count else np.zeros(0, dtype)
-    return flat.reshape(shape)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
-_ARRAYS: dict[str, tuple[str, Callable[[Rollout], list[Any]]]] = {
-    "prompt_ids": ("<i4", lambda r: r.prompt_ids),
-    "completion_ids": ("<i4", lambda r: r.completion_ids),
-    "logps": ("<f4", lambda r: r.logps),
-    "loss_mask": ("|u1", lambda r: r.loss_mask),
-    "support": ("<i4", lambda r: [token for tokens in r.support or () for token in tokens]),
-    "support_sizes": ("<i4", lambda r: [len(tokens) for tokens in r.support or ()]),
-}
-"""Name -> type, and what a rollout has of it."""
+_DTYPES = {"tokens": np.int32, "logps": np.float32, "mask": np.uint8, "support": np.int32}
+"""Of the kinds of fields that travel as arrays: the items of all rollouts, one behind the other, and how many each has.
+The others are JSON."""
+_FIELDS = {f.name: f.metadata for f in fields(Rollout)}
+_ARRAYS = {name: _DTYPES[kinds["kind"]] for name, kinds in _FIELDS.items() if kinds["kind"] in _DTYPES}
+_SIZES = "support/sizes"
+"""`support` is a list of lists: beside their items stands how many each has."""
 
 
 def encode_groups(kind: str, groups: list[Group], data: dict[str, Any] | None = None) -> bytes:
-    """Groups as one message: tokens and log-probs as arrays, the rest in the header."""
+    """Groups as one message: tokens and log-probs as arrays, the rest as JSON."""
     rollouts = [rollout for group in groups for rollout in group.completions]
-    arrays = {"num_rollouts": np.array([len(group.completions) for group in groups], dtype="<i8")}
-    for name, (dtype, get) in _ARRAYS.items():
-        values = [get(rollout) for rollout in rollouts]
-        arrays[f"{name}_len"] = np.array([len(v) for v in values], dtype="<i8")
-        arrays[name] = np.concatenate([np.asarray(v, dtype=dtype) for v in values]) if values else np.zeros(0, dtype)
+    arrays = {"num_rollouts": np.array([len(group.completions) for group in groups], np.int64)}
+    for name, dtype in _ARRAYS.items():
+        values = [getattr(rollout, name) for rollout in rollouts]
+        if _FIELDS[name]["kind"] == "support":
+            arrays |= _joined(_SIZES, [[len(tokens) for tokens in value or ()] for value in values], np.int32)
+            values = [[token for tokens in value or () for token in tokens] for value in values]
+        arrays |= _joined(name, values, dtype)
     header = {
         **(data or {}),
         "groups": [_group_header(g) for g in groups],
@@ -125,11 +107,18 @@ def encode_groups(kind: str, groups: list[Group], data: dict[str, Any] | None = 
     return encode(kind, header, arrays)
 
 
+def _joined(name: str, values: list[list[Any]], dtype: Any) -> dict[str, np.ndarray]:
+    """Lists as one array, and their lengths."""
+    joined = np.concatenate([np.asarray(v, dtype=dtype) for v in values]) if values else np.zeros(0, dtype)
+    return {name: joined, f"{name}/len": np.array([len(v) for v in values], np.int64)}
+
+
 def decode_groups(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[Group]:
     """The inverse of `encode_groups`, after `decode`. Raises ProtocolError where the parts do not fit together."""
     try:
-        columns = [_split(arrays[name], arrays[f"{name}_len"]) for name in _ARRAYS]
-        rollouts = [_rollout(header, *parts) for header, *parts in zip(data["rollouts"], *columns, strict=True)]
+        columns = {name: _split(arrays[name], arrays[f"{name}/len"]) for name in (*_ARRAYS, _SIZES)}
+        values = [dict(zip(columns, parts)) for parts in zip(*columns.values(), strict=True)]
+        rollouts = [_rollout(header, parts) for header, parts in zip(data["rollouts"], values, strict=True)]
         parts = _split(np.arange(len(rollouts)), arrays["num_rollouts"])
         return [_group(header, [rollouts[i] for i in part]) for header, part in zip(data["groups"], parts, strict=True)]
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -165,48 +154,20 @@ def _finite(value: Any) -> Any:
     return value
 
 
-_ROLLOUT_SCALARS = (
-    "prompt_id", "sample_index", "finish_reason", "completion", "rewards", "statuses", "reward", "correct", "extra", "advantage", "staleness",
-    "dropped",
-)  # fmt: skip
-
-
 def _rollout_header(rollout: Rollout) -> dict[str, Any]:
-    header = {name: getattr(rollout, name) for name in _ROLLOUT_SCALARS}
-    header["version_spans"] = [[s.version, s.start, s.end] for s in rollout.version_spans]
-    header["segments"] = [asdict(s) for s in rollout.segments]
-    return header
+    header = {name: getattr(rollout, name) for name in _FIELDS if name not in _ARRAYS}
+    return {name: [astuple(s) for s in value] if _FIELDS[name]["item"] else value for name, value in header.items()}
 
 
-def _rollout(
-    header: dict[str, Any],
-    prompt: list[int],
-    completion: list[int],
-    logps: list[float],
-    mask: list[int],
-    support: list[int],
-    sizes: list[int],
-) -> Rollout:
-    """From the scalars of a rollout and its part of each of _ARRAYS."""
-    if not len(completion) == len(logps) == len(mask) or (sizes and len(sizes) != len(completion)):
-        raise ValueError(
-            f"{len(completion)} tokens, {len(logps)} log-probs, a mask of {len(mask)}, {len(sizes)} supports"
-        )
-    supports = _split(np.array(support, dtype="<i4"), np.array(sizes, dtype="<i8"))
-    if support and not sizes:
-        raise ValueError(f"{len(support)} tokens of supports without sizes")
-    return Rollout(
-        **{
-            **header,
-            "version_spans": [VersionSpan(*span) for span in header["version_spans"]],
-            "segments": [Segment(**segment) for segment in header["segments"]],
-        },
-        prompt_ids=prompt,
-        completion_ids=completion,
-        logps=logps,
-        loss_mask=mask,
-        support=supports if sizes else None,
-    )
+def _rollout(header: dict[str, Any], parts: dict[str, Any]) -> Rollout:
+    """From what JSON said of a rollout and its part of each array."""
+    sizes = parts.pop(_SIZES)
+    lengths = {name: len(parts[name]) for name in ("completion_ids", "logps", "loss_mask")}
+    if len(set(lengths.values())) > 1 or (sizes and len(sizes) != len(parts["completion_ids"])):
+        raise ValueError(f"a rollout of {lengths} and {len(sizes)} supports")
+    support = _split(np.array(parts.pop("support"), np.int32), np.array(sizes, np.int64))
+    spans = {name: [_FIELDS[name]["item"](*span) for span in header[name]] for name in _FIELDS if _FIELDS[name]["item"]}
+    return Rollout(**{**header, **spans}, **parts, support=support if sizes else None)
 
 
 def _split(array: np.ndarray, lengths: np.ndarray) -> list[list[Any]]:
@@ -269,8 +230,7 @@ class Channel:
         try:
             self._sock.settimeout(timeout)
             self._sock.sendall(message)
-            header_bytes, body_bytes = _lengths(self._read(_PREFIX.size, deadline))
-            header, body = self._read(header_bytes, deadline), self._read(body_bytes, deadline)
+            body = self._read(_length(self._read(_PREFIX.size, deadline)), deadline)
         except TimeoutError as error:
             self.close()  # a late answer must not be taken for that of the next request
             raise WaitTimeout(f"waited {timeout:.0f} s for {waiting_for} at {self._address}") from error
@@ -278,7 +238,7 @@ class Channel:
             raise ProtocolError(
                 f"lost the connection to {self._address} while waiting for {waiting_for}: {error}"
             ) from error
-        kind, data, arrays = _parse(header, body)
+        kind, data, arrays = _parse(body)
         if kind == "error":
             raise error_from_wire(data)
         return kind, data, arrays
@@ -306,8 +266,7 @@ class Channel:
 async def read_message(reader: asyncio.StreamReader) -> Message | None:
     """The next message, or None when the other end has closed."""
     try:
-        header_bytes, body_bytes = _lengths(await reader.readexactly(_PREFIX.size))
-        return _parse(await reader.readexactly(header_bytes), await reader.readexactly(body_bytes))
+        return _parse(await reader.readexactly(_length(await reader.readexactly(_PREFIX.size))))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
 

@@ -163,7 +163,7 @@ class RolloutWorker:
         """
         judged = [*groups, *replaced]
         self.rewards.check_budget([*judged, *greedy_groups(judged)], self.config.reward_error_budget)
-        _check_logps(groups)
+        check_logps(groups)
         dropped = drop_unscored(groups)
         metrics = {**self.rewards.metrics(judged), "epoch": self.stream.epoch, **self._counters()}
         return {**metrics, **self._refills(groups, replaced), **_greedy(groups), "group/unscored": float(dropped)}
@@ -315,8 +315,14 @@ def _greedy(groups: Sequence[Group]) -> Metrics:
     return {"reward/greedy_mean": (sum(rewards), float(len(rewards)))} if rewards else {}
 
 
-def _check_logps(groups: Sequence[Group]) -> None:
-    logps = [x for group in groups for rollout in group.rollouts for x in rollout.logps]
+def check_logps(groups: Sequence[Group]) -> None:
+    """Tokens that are trained on need the sampler's log-probs, for the importance correction.
+
+    Raises:
+        ServerError: more of them than one in a hundred have none.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    logps = [x for rollout in rollouts for x, trained in zip(rollout.logps, rollout.loss_mask, strict=True) if trained]
     missing = sum(x != x for x in logps)
     if missing > MAX_MISSING_LOGPS * len(logps):
         raise ServerError(
