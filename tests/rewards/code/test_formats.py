@@ -157,6 +157,7 @@ class TestCases(unittest.TestCase):
 SEEDED = """
 import random
 import unittest
+import numpy as np
 
 class TestCases(unittest.TestCase):
     def test_draws(self):
@@ -164,6 +165,12 @@ class TestCases(unittest.TestCase):
         expected = [random.randint(1, 6) for _ in range(5)]
         random.seed(7)
         self.assertEqual(task_func(5), expected)
+
+    def test_draws_arrays(self):
+        np.random.seed(1)
+        expected = np.random.rand(3)
+        np.random.seed(seed=1)
+        np.testing.assert_array_equal(task_func(3, True), expected)
 """
 FOLDERS = """
 import json, os, shutil, tempfile, unittest
@@ -294,7 +301,7 @@ ROWS = {
     ),
     "BigCodeBench seed": (
         {"tests": SEEDED, "entry_point": "task_func"},
-        "import random\ndef task_func(n):\n    return [random.randint(1, 6) for _ in range(n)]",
+        "import random\nimport numpy\ndef task_func(n, many=False):\n    if many:\n        return numpy.random.rand(n)\n    return [random.randint(1, 6) for _ in range(n)]",
         "1, 6",
         "1, 5",
         "task_func",
@@ -372,7 +379,7 @@ def test_what_is_not_served_is_refused_by_name(tests, reason):
 
 
 def test_a_starter_with_a_library_that_is_not_here_is_refused():
-    starter = "import no_such_library\ndef f(x):\n    '''Do it.'''\n"
+    starter = "import no_such_library\ndef f(x):\n"
     assert (
         why_unscorable({"tests": ["assert f(1) == 1"], "starter": starter})
         == "code that imports no_such_library, which is not installed"

@@ -9,7 +9,6 @@ seed generators, write files. Such tests are read for what they use. What is not
 from __future__ import annotations
 
 import ast
-import builtins
 import importlib.machinery
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from postrl.rewards.code.places import packages
 from postrl.rewards.code.prelude import MODULES
 from postrl.rewards.code.verdict import NoSuite
 
+Nodes = Sequence[ast.AST]
 CANDIDATE = frozenset({"solution", "main", "candidate", "submission", "your_module"})
 """Modules from which tests import what they test, unless such a one is installed."""
 LIBRARIES = frozenset({"numpy", "pytest"})
@@ -32,7 +32,8 @@ SERVED = {
 NEEDS = {
     **dict.fromkeys(("contextlib.redirect_stdout", "contextlib.redirect_stderr", "capsys", "capfd"), "streams"),
     **dict.fromkeys(("sys.stdin", "sys.stdout", "sys.stderr", "builtins.input", "builtins.print"), "streams"),
-    **dict.fromkeys(("random.seed", "numpy.random.seed"), "seed"),
+    "random.seed": "seed random",
+    "numpy.random.seed": "seed numpy.random",
     **dict.fromkeys(("builtins.open", "tempfile", "pathlib", "shutil", "glob", "os", "sqlite3", "tmp_path"), "files"),
     "unittest.TestCase": "harness",
 }
@@ -69,15 +70,16 @@ MOCK_PARTS = {
 
 
 def needs(trees: Sequence[ast.Module]) -> set[str]:
-    """What tests share with the candidate: streams, print, seed, files; harness where they define tests.
+    """What tests share with the candidate: streams, print, files, seed MODULE; harness where they define tests.
 
     Raises:
         NoSuite: they use what is not served.
     """
     found: set[str] = set()
     for tree in trees:
-        uses = Uses(tree)
-        _check_imports(tree)
+        nodes = list(ast.walk(tree))
+        uses = Uses(nodes)
+        _check_imports(nodes)
         for name in sorted(uses.names):
             parts = name.split(".")
             prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
@@ -86,9 +88,9 @@ def needs(trees: Sequence[ast.Module]) -> set[str]:
             if parts[0] == "pytest" and len(parts) > 1 and parts[1] not in PYTEST:
                 raise NoSuite(f"tests that use {'.'.join(parts[:2])}")
             found |= {NEEDS[prefix] for prefix in prefixes & NEEDS.keys()}
-        found |= {SERVED[target] for target in _patched(tree, uses)}
-        _check_mocks(tree, uses)
-        _check_expected(tree)
+        found |= {SERVED[target] for target in _patched(nodes, uses)}
+        _check_mocks(nodes, uses)
+        _check_expected(nodes)
     if _check_fixtures(trees):
         found.add("harness")
     return found | ({"streams"} if "print" in found else set())
@@ -96,28 +98,32 @@ def needs(trees: Sequence[ast.Module]) -> set[str]:
 
 def check_installed(tree: ast.Module) -> None:
     """Raise NoSuite where code imports a module that programs do not have here."""
-    for name in _imports(tree):
+    for name in _imports(list(ast.walk(tree))):
         if not _is_installed(name):
             raise NoSuite(f"code that imports {name}, which is not installed")
+
+
+AMBIENT = (
+    {name: name for name in MODULES}
+    | {"np": "numpy"}
+    | {name: f"builtins.{name}" for name in ("open", "input", "print")}
+)
+"""What names mean that nothing defines."""
 
 
 class Uses:
     """The names that code uses, with the modules that they come from."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.aliases = {name: name for name in (*MODULES, *vars(builtins))}
-        self.aliases |= {name: f"builtins.{name}" for name in ("open", "input", "print")}
-        self.aliases["np"] = "numpy"
-        for node in ast.walk(tree):
+    def __init__(self, nodes: Nodes) -> None:
+        self.aliases = dict(AMBIENT)
+        for node in nodes:
             if isinstance(node, ast.Import):
                 tops = {(name := alias.name.partition(".")[0]): name for alias in node.names if not alias.asname}
                 self.aliases |= tops | {alias.asname: alias.name for alias in node.names if alias.asname}
             elif isinstance(node, ast.ImportFrom):
                 self.aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        self.names = {name for node in ast.walk(tree) if (name := self.dotted(node))}
-        self.names |= {
-            arg.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for arg in node.args
-        } & FIXTURES
+        self.names = {name for node in nodes if (name := self.dotted(node))}
+        self.names |= {arg.arg for node in nodes if isinstance(node, ast.arguments) for arg in node.args} & FIXTURES
 
     def dotted(self, node: ast.AST) -> str:
         """`mock.patch` as unittest.mock.patch; "" for what is no name of a module."""
@@ -128,8 +134,8 @@ class Uses:
         return node.attr if isinstance(node, ast.Attribute) and node.attr in METHODS else ""
 
 
-def _check_imports(tree: ast.Module) -> None:
-    for name in _imports(tree) - LIBRARIES:
+def _check_imports(nodes: Nodes) -> None:
+    for name in _imports(nodes) - LIBRARIES:
         if name in sys.stdlib_module_names or (name in CANDIDATE and not _is_installed(name)):
             continue
         if not _is_installed(name):
@@ -137,9 +143,9 @@ def _check_imports(tree: ast.Module) -> None:
         raise NoSuite(f"tests that import {name}, whose objects do not cross between tests and program")
 
 
-def _imports(tree: ast.Module) -> set[str]:
+def _imports(nodes: Nodes) -> set[str]:
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -152,9 +158,9 @@ def _is_installed(name: str) -> bool:
     return name in sys.stdlib_module_names or importlib.machinery.PathFinder.find_spec(name, packages()) is not None
 
 
-def _patched(tree: ast.Module, uses: Uses) -> Iterable[str]:
+def _patched(nodes: Nodes, uses: Uses) -> Iterable[str]:
     """What tests patch, by its full name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         name = uses.dotted(node.func)
@@ -178,26 +184,26 @@ def _target(arguments: Sequence[ast.expr], uses: Uses) -> str:
     return "what they do not name"
 
 
-def _check_mocks(tree: ast.Module, uses: Uses) -> None:
+def _check_mocks(nodes: Nodes, uses: Uses) -> None:
     """Mocks may be functions that the candidate calls; as objects with attributes they do not cross."""
     mocks: set[str] = set()
     handed = False
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and uses.dotted(node.func) in MOCKS:
             options = {keyword.arg for keyword in node.keywords}
             handed |= bool(node.args) or not options <= MOCK_OPTIONS
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and uses.dotted(node.value.func) in MOCKS:
             mocks |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in mocks:
             handed |= node.attr not in MOCK_PARTS and not node.attr.startswith("assert_")
     if handed:
         raise NoSuite("tests that hand over mock objects")
 
 
-def _check_expected(tree: ast.Module) -> None:
+def _check_expected(nodes: Nodes) -> None:
     """Exceptions that mean something else between the processes, expected of the candidate."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in RAISES and node.args:
             found = {name.id for name in ast.walk(node.args[0]) if isinstance(name, ast.Name)} & NEVER_RAISED
             if found:

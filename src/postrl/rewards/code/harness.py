@@ -50,10 +50,10 @@ class Harness:
                     __import__("asyncio").run(result)
 
     def _fixtures(self) -> dict[str, Any]:
-        return {name: value for name, value in self.namespace.items() if hasattr(value, "_postrl_fixture")}
+        return {name: value for name, value in self.namespace.items() if is_fixture(value)}
 
     def _fixtures_of(self, instance: Any) -> dict[str, Any]:
-        names = [name for name, value in inspect.getmembers_static(type(instance)) if hasattr(value, "_postrl_fixture")]
+        names = [name for name, value in inspect.getmembers_static(type(instance)) if is_fixture(value)]
         return {name: getattr(instance, name) for name in names}
 
     def _around(self, instance: Any, function: Callable[..., Any]) -> pytest_api.Around:
@@ -87,6 +87,11 @@ class Result(unittest.TestResult):
     def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         if err is not None:
             self.problem = self.problem or err[1]
+
+
+def is_fixture(value: Any) -> bool:
+    """Only functions of the tests are: an object of the candidate would say what it likes."""
+    return inspect.isfunction(value) and "_postrl_fixture" in vars(value)
 
 
 def arguments_of(function: Callable[..., Any]) -> list[str]:

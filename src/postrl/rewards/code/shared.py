@@ -29,7 +29,6 @@ LARGEST_FILES = 4 << 20
 """Bytes of the files that change between two looks."""
 RUNS_CODE = frozenset({"call", "special", "next", "send", "wait", "wait_next", "get", "set", "leave"})
 """Requests of the tests that may run code of the candidate."""
-GENERATORS = {"random": "random", "numpy.random": "numpy"}
 
 # -- the tests' end ------------------------------------------------------------------------------------------------------
 
@@ -52,9 +51,9 @@ class Lender:
         """Files that the tests wrote."""
         self.named: list[str] = []
         """Texts in the operands of the request that is being answered."""
-        if "seed" in needs:
-            for module in GENERATORS:
-                self._seed_both(module)
+        for need in needs:
+            if need.startswith("seed "):
+                self._seed_both(need.removeprefix("seed "))
 
     def before(self, operation: str, operands: tuple[Any, ...]) -> None:
         """Hand over the files that the tests have changed."""
@@ -83,8 +82,6 @@ class Lender:
 
     def _seed_both(self, name: str) -> None:
         """Have `random.seed` seed the candidate's generator, too."""
-        if name == "numpy.random" and "numpy" not in sys.modules:
-            return
         module: Any = importlib.import_module(name)
         seed = module.seed
 

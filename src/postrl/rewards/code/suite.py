@@ -100,8 +100,9 @@ def read_suite(tests: tuple[str, ...], entry_point: str | None = None, starter: 
 
 
 def _needs(trees: Sequence[ast.Module], starter: str | None) -> set[str]:
-    if starter and _is_code(starter):
-        features.check_installed(ast.parse(starter))
+    for source in (starter or "", f"{starter}\n    pass\n"):  # all of it, or the head of a function
+        if starter and _is_code(source):
+            features.check_installed(ast.parse(source))
     return features.needs(trees)
 
 
