@@ -65,8 +65,8 @@ def test_data_comes_in_columns_and_settings_by_name():
 
 
 def test_the_version_names_the_level():
-    assert code_reward.version(sandbox="basic") == "code 1, sandbox basic"
-    assert code_reward.version() == f"code 1, sandbox {code_reward.version().split()[-1]}"
+    assert code_reward.version(sandbox="basic") == "code 2, sandbox basic"
+    assert code_reward.version() == f"code 2, sandbox {code_reward.version().split()[-1]}"
 
 
 def test_a_level_that_there_is_not_is_refused_before_anything_runs():

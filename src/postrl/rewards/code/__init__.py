@@ -2,8 +2,10 @@
 
     code_reward(completions, tests)                        # asserts, as in HumanEval and MBPP
     code_reward(completions, tests, test_type=["stdio"] * n)     # inputs and outputs of a script
+    code_reward(completions, tests, test_type=["calls"] * n)     # arguments and results of a function
 
-What counts as an answer is in `extract`, how asserts are run without the candidate seeing them in `asserts`, `tester`
+What counts as an answer is in `extract`, which test files and calls there are in `collect` and `calls`, what tests may ask of
+the candidate's process in `features` and `shared`, how asserts are run without the candidate seeing them in `asserts`, `tester`
 and `candidate`, how outputs are compared in `compare`, what a program may do in `sandbox`.
 """
 
@@ -24,7 +26,7 @@ from postrl.rewards.code.verdict import Verdict
 from postrl.rewards.score import Score
 from postrl.rewards.text import text_of
 
-VERSION = "code 1"
+VERSION = "code 2"
 MOST_AT_ONCE = 8
 """Samples that are run at the same time, on a machine with as many cores: a crowd turns slow programs into timeouts."""
 LEAST_RETRY = 2.0
@@ -51,9 +53,10 @@ def code_reward(
     """1 where the program in a completion passes all tests, else 0.
 
     Columns, one item a completion, None where a row has none:
-        tests: asserts: a list of Python statements; stdio: a list of objects with `input` and `output`.
-        test_type: "asserts" or "stdio"; default: what the tests look like.
-        entry_point: asserts: the function or class to write; default: all names that the tests use and do not define.
+        tests: asserts: a list of Python statements, or a test file; stdio and calls: a list of objects with `input` and
+            `output`, for calls with `fn_name` or of the type "functional".
+        test_type: "asserts", "stdio" or "calls"; default: what the tests look like.
+        entry_point: asserts and calls: the function or class to write; default: all names that the tests use and do not define.
         starter: code that a completion may go on with instead of repeating it (HumanEval's prompt).
         hidden_tests: more tests of the same kind, which no prompt shows.
 
