@@ -127,6 +127,7 @@ class Harmful:
             {"tests": {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1]]}},
             "call tests need inputs and outputs, as many of",
         ),
+        ({"tests": {"fn_name": "__init__", "inputs": [[1]], "outputs": [[1]]}}, "call tests of a class, step by step"),
         ({"tests": functional(("a b\n4", "7")), "entry_point": "f"}, "arguments that are no JSON"),
         ({"tests": compressed(Harmful())}, "compressed tests that are neither JSON nor a pickled string"),
         ({"tests": compressed(["x"])}, "compressed tests that are neither JSON nor a pickled string"),
@@ -144,3 +145,21 @@ def test_rows_that_cannot_be_graded_say_why(row, reason, tmp_path, monkeypatch):
 def test_stdio_rows_of_live_code_bench_are_scripts():
     tests = json.dumps([{"input": "3 4\n", "output": "7\n", "testtype": "stdin"}])
     assert verify(fenced("print(sum(map(int, input().split())))"), tests).value == 1
+
+
+def test_a_function_that_returns_nothing_is_judged_by_its_argument():
+    row = {
+        "tests": functional(("[3, 1, 2]", "[1, 2, 3]")),
+        "starter": "class Solution:\n    def order(self, x: List[int]) -> None:\n        ",
+    }
+    assert verify(fenced("class Solution:\n    def order(self, x):\n        x.sort()"), **row).value == 1
+    assert verify(fenced("class Solution:\n    def order(self, x):\n        x.reverse()"), **row).value == 0
+    assert verify(fenced("def order(x):\n    x.sort()"), row["tests"], entry_point="order").value == 0
+
+
+def test_each_call_has_its_own_time():
+    tests = {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [2]]}
+    endless = verify(fenced("def f(x):\n    while x > 1: pass\n    return x"), tests, test_timeout=1.0, partial=True)
+    assert (endless.status, endless.value) == ("timeout", 0.5)
+    slow = "import time\ndef f(x):\n    time.sleep(1)\n    return x"
+    assert verify(fenced(slow), tests, test_timeout=1.9).value == 1

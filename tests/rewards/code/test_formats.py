@@ -369,6 +369,7 @@ def test_each_collected_test_counts():
         ("import pytest\ndef test_f():\n    with pytest.warns(UserWarning):\n        f()", "tests that use pytest.warns"),
         ("import pytest\n@pytest.mark.skip\ndef test_f():\n    assert f() == 1", "no tests of anything"),
         ("import pytest\ndef test_f():\n    with pytest.raises(AssertionError):\n        f()", "tests that expect AssertionError"),
+        ("class Bad(Exception): pass\ntry:\n    f()\nexcept Bad:\n    pass", "tests that expect an exception of their own"),
         ("import subprocess, sys\nassert subprocess.run([sys.executable, 'solution.py']).returncode == f()", "tests that use subprocess"),
     ],
 )  # fmt: skip
@@ -445,3 +446,26 @@ def test_a_class_that_asserts_is_not_given_away():
     )
     assert verify(fenced("def f():\n    return 42"), tests).value == 1
     assert verify(fenced("def f():\n    return Judge().answer"), tests).value == 0
+
+
+def test_files_and_members_of_classes_of_the_tests_are_handed_over():
+    tests = "import io\nassert f(io.StringIO('a\\nb')) == ['a', 'b']\nout = io.StringIO()\ng(out)\nassert out.getvalue() == 'x'"
+    program = "def f(file):\n    return [line.strip() for line in file.readlines()]\ndef g(file):\n    file.write('x')"
+    assert verify(fenced(program), tests).value == 1
+    assert verify(fenced(program.replace("'x'", "'y'")), tests).value == 0
+    tests = "from enum import Enum\nclass Color(Enum):\n    RED = 1\n    BLUE = 2\n\nassert f(Color.RED) is Color.BLUE"
+    assert verify(fenced("def f(x):\n    return Color.BLUE if x == Color.RED else Color.RED"), tests).value == 1
+    assert verify(fenced("def f(x):\n    return Color.RED"), tests).value == 0
+
+
+def test_nested_classes_async_tests_and_plain_asserts_with_pytest_are_run():
+    tests = (
+        "import pytest\nimport unittest\n\nclass TestAll:\n    class TestSmall:\n        @pytest.mark.asyncio\n        async def test_it(self):\n"
+        "            assert await f(1) == 2\n\nclass Cases(unittest.IsolatedAsyncioTestCase):\n    async def test_it(self):\n"
+        "        self.assertEqual(await f(2), 3)\n"
+    )
+    assert verify(fenced("async def f(x):\n    return x + 1"), tests, partial=True).value == 1
+    assert verify(fenced("async def f(x):\n    return 2"), tests, partial=True).value == 0.5
+    assert (
+        verify(fenced("def f():\n    return 0.1 + 0.2"), "import pytest\nassert f() == pytest.approx(0.3)").value == 1
+    )

@@ -66,7 +66,7 @@ def code_reward(
         checker: stdio problems with many right answers: `checker(input, output, expected) -> bool`, called in this
             process in place of the comparison; also as "file.py:function" or "package.module:function".
         timeout: seconds for one sample.
-        test_timeout: seconds for its list of asserts (default 10) or for each stdio test (default 5). A sample that takes
+        test_timeout: seconds for its list of asserts (default 10) or for each stdio test or call (default 5). A sample that takes
             longer while other programs keep this machine busy is tried once more, alone.
         memory_gb: GiB of memory for one program.
 

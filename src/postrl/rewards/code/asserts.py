@@ -30,12 +30,20 @@ MARGIN = 5.0
 
 
 def run_asserts(
-    sandbox: Sandbox, program: Program, suite: Suite, *, wall: float, memory: int, partial: bool = False
+    sandbox: Sandbox,
+    program: Program,
+    suite: Suite,
+    *,
+    wall: float,
+    memory: int,
+    partial: bool = False,
+    test_wall: float = 0,
 ) -> Verdict:
     """Run a program's tests.
 
     Args:
         wall: seconds for all of them.
+        test_wall: seconds for each; 0 for no limit of its own.
         memory: bytes for each of the two processes.
         partial: go on after a test that failed.
 
@@ -58,6 +66,7 @@ def run_asserts(
             "needs": suite.needs,
             "modules": suite.modules,
             "partial": partial,
+            "test_wall": test_wall,
         }
         finished = tester.communicate(json.dumps(job).encode(), wall)
         total = sum(counts for _, counts in suite.tests)
@@ -96,6 +105,8 @@ def _verdict(finished: Finished, candidate: Contained, total: int, fenced: bool)
         return Verdict("correct", total, total)
     if status == "syntax":
         return Verdict("crashed" if fenced else "no_answer", 0, total, detail)
+    if status == "timeout":
+        return Verdict("timeout", passed, total, detail)
     if said["memory"]:
         return Verdict("resource", passed, total, detail)
     if status == "crashed":

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 PACKAGES = ("postrl", "postrl.rewards", PACKAGE, f"{PACKAGE}.confine")
 MODULES = (
     "candidate", "confine.kernel", "confine.landlock", "entry", "expect", "handles", "harness", "hide", "prelude",
-    "pytest_api", "script", "shared", "tester", "wire",
+    "pytest_api", "script", "shared", "standins", "tester", "wire",
 )  # fmt: skip
 
 

@@ -53,8 +53,10 @@ def read_calls(tests: Any, entry_point: str | None = None, starter: str | None =
     results = _results([result for _, result in pairs]) if textual else [result for _, result in pairs]
     wrapped = not textual and all(isinstance(result, list) and len(result) == 1 for result in results)
     calls = zip(arguments, results, strict=True)
-    code = [f"_postrl_expect({name}, {json.dumps(a)!r}, {json.dumps(r)!r}, {wrapped})" for a, r in calls]
-    return Suite(tests=tuple((line, True) for line in code), tested=(name,), required=(name,), constants=False)
+    how = {"wrapped": wrapped, "in_place": _works_in_place(name, starter)}
+    code = [f"_postrl_expect({name}, {json.dumps(a)!r}, {json.dumps(r)!r}, **{how})" for a, r in calls]
+    tests = tuple((line, True) for line in code)
+    return Suite(tests=tests, tested=(name,), required=(name,), constants=False, timed=True)
 
 
 def _as_list(tests: Any) -> list[Any]:
@@ -82,9 +84,16 @@ def _function(rows: Sequence[Any], entry_point: str | None, starter: str | None)
         names = {entry_point.rpartition(".")[2].strip().removesuffix("()")}
     names = names or {name for name in METHOD.findall(starter or "") if not name.startswith("_")}
     name = names.pop() if len(names) == 1 else None
+    if name == "__init__":
+        raise NoSuite("call tests of a class, step by step")
     if not isinstance(name, str) or not name.isidentifier():
         raise NoSuite("call tests without the name of a function")
     return name
+
+
+def _works_in_place(name: str, starter: str | None) -> bool:
+    """Whether the starter says that the function returns nothing: its result is its first argument then (LeetCode)."""
+    return re.search(rf"def[ \t]+{name}[ \t]*\([^)]*\)[ \t]*->[ \t]*None[ \t]*:", starter or "") is not None
 
 
 def _pairs(row: Any) -> Iterable[tuple[Any, Any]]:

@@ -13,6 +13,7 @@ import sys
 import types
 
 from postrl.rewards.code import hide, prelude, shared, wire
+from postrl.rewards.code.standins import STANDINS, THEIRS, Given, Object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,61 +115,6 @@ def _special(x: Any) -> str:
         return "exception class" if issubclass(x, BaseException) else "class"
     return "function" if callable(x) else ""
 
-
-# -- stand-ins for objects of the tests ----------------------------------------------------------------------------------
-
-
-class Function:
-    """A callable of the tests."""
-
-    def __init__(self, side: Candidate, number: int, name: str) -> None:
-        self._side, self._number = side, number
-        self.__name__ = self.__qualname__ = name
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._side.request("call", self, arguments, named)
-
-    def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
-
-class Iterator:
-    """An iterator of the tests."""
-
-    def __init__(self, side: Candidate, number: int, name: str) -> None:
-        self._side, self._number = side, number
-
-    def __iter__(self) -> Iterator:
-        return self
-
-    def __next__(self) -> Any:
-        return self._side.request("next", self)
-
-
-class Object:
-    """An instance of a class that the tests define: its public attributes."""
-
-    def __init__(self, side: Candidate, number: int, name: str) -> None:
-        vars(self).update(_side=side, _number=number)
-
-    def __getattr__(self, name: str) -> Any:
-        return self._side.request("get", self, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._side.request("set", self, name, value)
-
-
-class Given(type):
-    """A class of the tests, which makes its instances there."""
-
-    _side: Candidate
-
-    def __call__(cls, *arguments: Any, **named: Any) -> Any:
-        return cls._side.request("make", cls.__name__, arguments, named)
-
-
-STANDINS = {"function": Function, "iterator": Iterator, "object": Object}
-THEIRS = {Function, Iterator, Object}
 
 # -- what the tests may ask for ------------------------------------------------------------------------------------------
 

@@ -51,23 +51,33 @@ def collect(tests: Sequence[str]) -> list[Statement]:
     return statements
 
 
-def tests_of(tree: ast.Module, cases: Iterable[str]) -> Iterator[Found]:
+def tests_of(tree: ast.Module | ast.ClassDef, cases: Iterable[str], prefix: str = "") -> Iterator[Found]:
     """The tests that code defines, in its order.
 
     Args:
+        tree: a module; or a class, for the classes in it.
         cases: names of the classes that are unittest's, from `test_cases`.
+        prefix: the name of the class, with a point.
     """
     own = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     for node in tree.body:
         if _skipped(node):
             continue
-        if isinstance(node, Function) and _named_test(node.name):
+        if isinstance(node, Function) and _named_test(node.name) and not prefix:
             yield Found(node.name, node, None, False)
-        elif isinstance(node, ast.ClassDef) and (node.name in cases or _of_pytest(node, own)):
-            methods = {method.name: method for base in _with_bases(node, own) for method in _methods(base)}
-            for name, method in methods.items():
-                if not _skipped(method):
-                    yield Found(f"{node.name}.{name}", method, node, node.name in cases)
+        elif isinstance(node, ast.ClassDef):
+            yield from _methods_of(node, own, node.name in cases, prefix)
+            if node.name.startswith("Test") and node.name not in cases:
+                yield from tests_of(node, cases, f"{prefix}{node.name}.")
+
+
+def _methods_of(node: ast.ClassDef, own: dict[str, ast.ClassDef], unittest: bool, prefix: str) -> Iterator[Found]:
+    if not unittest and not _of_pytest(node, own):
+        return
+    methods = {method.name: method for base in _with_bases(node, own) for method in _methods(base)}
+    for name, method in methods.items():
+        if not _skipped(method):
+            yield Found(f"{prefix}{node.name}.{name}", method, node, unittest)
 
 
 def test_cases(trees: Iterable[ast.Module]) -> set[str]:

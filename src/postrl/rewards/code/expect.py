@@ -14,14 +14,18 @@ TOLERANCE = 1e-6
 PLAIN = (type(None), bool, int, float, str)
 
 
-def expect(function: Callable[..., Any], arguments: str, expected: str, wrapped: bool) -> None:
+def expect(function: Callable[..., Any], arguments: str, expected: str, *, wrapped: bool, in_place: bool) -> None:
     """Call the function, and raise AssertionError unless the result is the expected one.
 
     Args:
         arguments, expected: JSON text.
         wrapped: whether the expected result may be the only item of `expected`.
+        in_place: whether the result is what becomes of the first argument.
     """
-    result, wanted = function(*map(with_whole_keys, json.loads(arguments))), json.loads(expected)
+    given, wanted = [with_whole_keys(argument) for argument in json.loads(arguments)], json.loads(expected)
+    result = function(*given)
+    if in_place and result is None and given:
+        result = given[0]
     if not (same(result, wanted) or (wrapped and same(result, wanted[0]))):
         raise AssertionError(f"{arguments:.200} gives {result!r:.200}, expected {expected:.200}")
 

@@ -35,7 +35,6 @@ NEEDS = {
     "random.seed": "seed random",
     "numpy.random.seed": "seed numpy.random",
     **dict.fromkeys(("builtins.open", "tempfile", "pathlib", "shutil", "glob", "os", "sqlite3", "tmp_path"), "files"),
-    "unittest.TestCase": "harness",
 }
 REFUSED = frozenset(
     """
@@ -80,6 +79,8 @@ def needs(trees: Sequence[ast.Module]) -> set[str]:
         nodes = list(ast.walk(tree))
         uses = Uses(nodes)
         _check_imports(nodes)
+        if "pytest" in _imports(nodes):
+            found.add("harness")
         for name in sorted(uses.names):
             parts = name.split(".")
             prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
@@ -202,12 +203,25 @@ def _check_mocks(nodes: Nodes, uses: Uses) -> None:
 
 
 def _check_expected(nodes: Nodes) -> None:
-    """Exceptions that mean something else between the processes, expected of the candidate."""
+    """Exceptions expected of the candidate that mean something else between the processes, or that it cannot know."""
+    own = {node.name for node in nodes if isinstance(node, ast.ClassDef) and _ends(node.bases, ("Error", "Exception"))}
+    own -= {name for node in nodes if isinstance(node, ast.Raise) and node.exc for name in _words(node.exc)}
     for node in nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in RAISES and node.args:
-            found = {name.id for name in ast.walk(node.args[0]) if isinstance(name, ast.Name)} & NEVER_RAISED
-            if found:
+            if found := _words(node.args[0]) & NEVER_RAISED:
                 raise NoSuite(f"tests that expect {min(found)}")
+            if _words(node.args[0]) & own:
+                raise NoSuite("tests that expect an exception of their own")
+        elif isinstance(node, ast.ExceptHandler) and node.type and _words(node.type) & own:
+            raise NoSuite("tests that expect an exception of their own")
+
+
+def _words(node: ast.AST) -> set[str]:
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+
+
+def _ends(bases: Sequence[ast.expr], ends: tuple[str, ...]) -> bool:
+    return any(ast.unparse(base).endswith(ends) for base in bases)
 
 
 # -- fixtures ------------------------------------------------------------------------------------------------------------

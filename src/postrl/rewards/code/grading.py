@@ -17,7 +17,7 @@ from postrl.rewards.code.verdict import NoSuite, Verdict
 from postrl.rewards.score import Score
 
 ASSERTS_WALL, STDIO_WALL = 10.0, 5.0
-"""Seconds for a list of asserts, and for one stdio test."""
+"""Seconds for a list of asserts, and for one stdio test or call."""
 TEST_TYPES = ("asserts", "stdio", "calls")
 OTHER_NAMES = {
     **dict.fromkeys(("pytest", "unittest", "assert"), "asserts"),
@@ -93,12 +93,14 @@ def grade(row: Row, settings: Settings, *, timeout: float | None = None) -> Verd
     if program is None:
         return Score(0.0, "no_answer")
     seconds = settings.timeout if timeout is None else timeout
-    wall = min(seconds, settings.test_timeout or (ASSERTS_WALL if isinstance(tests, Suite) else STDIO_WALL))
+    each = not isinstance(tests, Suite) or tests.timed
+    wall = min(seconds, settings.test_timeout or (STDIO_WALL if each else ASSERTS_WALL))
 
     def run() -> Verdict:
         memory, partial = settings.memory, settings.partial
         if isinstance(tests, Suite):
-            return run_asserts(settings.sandbox, program, tests, wall=wall, memory=memory, partial=partial)
+            walls = {"wall": seconds, "test_wall": wall} if each else {"wall": wall}
+            return run_asserts(settings.sandbox, program, tests, **walls, memory=memory, partial=partial)
         return run_stdio(
             settings.sandbox, program, tests, wall=wall, total_wall=seconds, memory=memory, partial=partial,
             checker=settings.checker,

@@ -28,8 +28,10 @@ class Harness:
 
     def run(self, name: str) -> None:
         """Run `test_one`, or `TestThing.test_one`; raises what it raises."""
-        owner_name, _, method = name.rpartition(".")
-        owner = self.namespace.get(owner_name)
+        *classes, method = name.split(".")
+        owner: Any = None
+        for each in classes:
+            owner = getattr(owner, each) if owner else self.namespace[each]
         if owner is None:
             self._run_functions(self.namespace[method], None)
         elif isinstance(owner, type) and issubclass(owner, unittest.TestCase):

@@ -46,6 +46,8 @@ class Suite:
     """Functions of the starter code that the tests use, such as the inverse of the function to write."""
     given: tuple[str, ...] = ()
     """Classes that the tests define, for the candidate to make instances of (LeetCode's TreeNode)."""
+    timed: bool = False
+    """Whether each test has its own time, as those of scripts do, and not all of them together."""
     modules: tuple[str, ...] = ()
     """Names under which the tests import the candidate."""
     needs: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import signal
 import sys
 import types
 
@@ -27,6 +28,11 @@ EXPECT, RUN = "_postrl_expect", "_postrl_run"
 """What the statements of `calls` and `collect` call."""
 TESTS = "tests"
 """The module name of the tests' own classes."""
+OF_FILES = {
+    "close", "closed", "encoding", "flush", "getvalue", "mode", "name", "read", "readable", "readline", "readlines", "seek",
+    "tell", "truncate", "writable", "write", "writelines",
+}  # fmt: skip
+"""What the candidate may use of files that the tests hand over."""
 LONGEST_TEXT = 500
 NEVER_OURS = (AssertionError, StopIteration, StopAsyncIteration)
 """Exceptions that mean something to the tests when they are their own."""
@@ -36,6 +42,10 @@ ERRORS = {
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, NEVER_OURS)
 }
+
+
+class Late(BaseException):
+    """A test took longer than it may. The candidate may still be at it, so no other can follow."""
 
 
 class CandidateError(Exception):
@@ -62,6 +72,8 @@ class Tests(wire.Peer):
         self.failed = ""
         """An assertion that failed in a function that the candidate called: it must not be able to swallow it."""
         self.out_of_memory = False
+        self.late = False
+        """Whether a test took longer than it may."""
         self.touched: set[int] = set()
         """Numbers of the objects that were used, or handed to the candidate to be used."""
         self.subjects: set[int] = set()
@@ -180,7 +192,15 @@ class Tests(wire.Peer):
         name = str(getattr(x, "__name__", type(x).__name__))
         if vars(builtins).get(name) is x:
             return ["theirs", -1, "builtin", name]
-        kind = "iterator" if hasattr(x, "__next__") else "function" if callable(x) else "object"
+        kind = (
+            "file"
+            if type(x).__module__ == "_io"
+            else "iterator"
+            if hasattr(x, "__next__")
+            else "function"
+            if callable(x)
+            else "object"
+        )
         return ["theirs", self.export_id(x), kind, name]
 
     def raised(self, error: BaseException) -> tuple[Any, ...]:
@@ -197,6 +217,8 @@ class Tests(wire.Peer):
         x, *rest = operands
         if operation == "make" and x in self.given:
             return self.namespace[x](*rest[0], **rest[1])
+        if operation == "part" and x in self.given and not rest[0].startswith("_"):
+            return getattr(self.namespace[x], rest[0])
         if id(x) not in self._export_ids or isinstance(x, BaseException):
             raise wire.Broken("a request about nothing that was handed out")
         if operation == "call" and callable(x):
@@ -205,6 +227,8 @@ class Tests(wire.Peer):
             return next(x)
         if operation in ("get", "set") and type(x).__module__ == TESTS and not rest[0].startswith("_"):
             return getattr(x, rest[0]) if operation == "get" else setattr(x, rest[0], rest[1])
+        if operation == "get" and type(x).__module__ == "_io" and rest[0] in OF_FILES:
+            return getattr(x, rest[0])
         raise AttributeError(f"{type(x).__name__!r} object has no attribute {rest[0]!r}")
 
 
@@ -231,7 +255,7 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     required = {name: namespace.get(name) for name in job["required"]}
     detail = "".join(f"the candidate does not define {name}" for name in required if name not in namespace)
     for code, counts in job["tests"] if not detail else ():
-        problem = run_test(side, code, namespace)
+        problem = run_test(side, code, namespace, job["test_wall"])
         detail = detail or problem
         if counts or problem:
             passed.append(not problem)
@@ -240,7 +264,7 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     vacuous = missed(side, required, namespace, job["constants"])
     if vacuous and not detail:
         passed, detail = [], vacuous
-    status = "crashed" if side.broken else "wrong" if detail else "correct"
+    status = "timeout" if side.late else "crashed" if side.broken else "wrong" if detail else "correct"
     return {"passed": passed, "status": status, "detail": detail, "memory": side.out_of_memory}
 
 
@@ -266,13 +290,28 @@ def resolve(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def run_test(side: Tests, code: str, namespace: dict[str, Any]) -> str:
-    """Run one test; what is wrong, empty when it passed."""
+def run_test(side: Tests, code: str, namespace: dict[str, Any], wall: float) -> str:
+    """Run one test; what is wrong, empty when it passed.
+
+    Args:
+        wall: seconds that it may take; 0 for as long as all of them.
+    """
     try:
+        signal.signal(signal.SIGALRM, _too_late)
+        signal.setitimer(signal.ITIMER_REAL, wall)
         exec(_compiled(code, namespace), namespace)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Late:
+        side.late = True
+        side.broken = side.broken or f"a test took more than {wall:.3g} s"
     except BaseException as error:  # sys.exit in a test is no pass either
+        signal.setitimer(signal.ITIMER_REAL, 0)
         return _say(error)
     return side.broken or side.failed
+
+
+def _too_late(*_: object) -> None:
+    raise Late
 
 
 def missed(side: Tests, required: dict[str, Any], namespace: dict[str, Any], constants: bool) -> str:
