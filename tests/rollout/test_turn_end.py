@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from helpers import CHAT_TEMPLATE, PAD, TURN_END, TURN_START, tiny_tokenizer
+from postrl.rewards.text import final_part
 from postrl.rollout.sampler import Sampling
 from postrl.rollout.turn_end import TurnEnd, turn_end
 from postrl.types import Prompt
@@ -147,7 +148,7 @@ def test_a_turn_that_ends_with_text_ends_a_completion_and_is_not_part_of_what_wa
     assert end.sampling(Sampling(1.0, 8, ("</x>",)), prompt) == Sampling(1.0, 8, ("</x>", text))
     ids = tokenizer(f"It is 4.{text} and 5?", add_special_tokens=False)["input_ids"]
     assert end.said(tokenizer, ids, prompt) == "It is 4."
-    assert repr(text) in end.note(tokenizer, [])
+    assert repr(text) in end.note(tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +162,9 @@ def test_a_turn_that_ends_with_text_ends_a_completion_and_is_not_part_of_what_wa
 )
 def test_a_template_that_does_not_show_what_ends_a_turn_leaves_it_to_the_eos_tokens_and_says_so(template):
     tokenizer = tokenizer_with(template)
-    end = turn_end(tokenizer, [talk("2 + 2?")])
+    end = turn_end(tokenizer, [talk("2 + 2?")], [tokenizer.eos_token_id])
     assert (end.tokens, end.texts) == ((), ())
-    assert f"does not show what ends a turn: completions of conversations end at {PAD}" in end.note(
-        tokenizer, [tokenizer.eos_token_id]
-    )
+    assert f"does not show what ends a turn: completions of conversations end at {PAD}" in end.note(tokenizer)
 
 
 def test_a_base_model_without_a_template_has_no_turns():
@@ -222,9 +221,32 @@ def test_rewards_do_not_see_the_end_of_a_turn_that_is_no_special_token():
 
 def test_what_eos_settings_end_anyway_is_not_said():
     tokenizer = tokenizer_with(CHAT_TEMPLATE)
-    end, (turn, eos) = turn_end(tokenizer, [talk("2 + 2?")]), tokenizer.convert_tokens_to_ids([TURN_END, PAD])
-    assert end.note(tokenizer, [turn, eos]) == ""
-    assert end.note(tokenizer, [eos]) == (
+    turn, eos = tokenizer.convert_tokens_to_ids([TURN_END, PAD])
+    assert turn_end(tokenizer, [talk("2 + 2?")], [turn, eos]).note(tokenizer) == ""
+    assert turn_end(tokenizer, [talk("2 + 2?")], [eos]).note(tokenizer) == (
         "completions of conversations end at <|im_end|>: the chat template ends a turn with it, and the eos settings name "
         "<|endoftext|>"
     )
+
+
+def test_rewards_read_tags_that_are_special_tokens_and_not_what_ends_the_text():
+    tokenizer = tokenizer_with(CHAT_TEMPLATE, special=("<think>", "</think>", "<|end_of_text|>"))
+    (end_of_text,) = tokenizer.convert_tokens_to_ids(["<|end_of_text|>"])
+    said = "<think>It is \\boxed{5}.</think>It is \\boxed{4}."
+    written = tokenizer(said, add_special_tokens=False)["input_ids"]
+    assert len(written) < len(said) - len("<think></think>") + 3, "the tags are tokens"
+    turn, padding = tokenizer.convert_tokens_to_ids([TURN_END, PAD])
+    end = turn_end(tokenizer, [talk("2 + 2?")], [end_of_text])
+    for last in ([turn], [end_of_text], [padding], []):
+        assert end.said(tokenizer, [*written, *last], talk("2 + 2?")) == said
+    plain = Prompt("rows:0", None, "2 + 2 =", [1])
+    assert end.said(tokenizer, [*written, end_of_text], plain) == said
+    unclosed = tokenizer("<think>\\boxed{4}", add_special_tokens=False)["input_ids"]
+    assert final_part(end.said(tokenizer, unclosed, plain)) is None
+
+
+def test_a_turn_of_its_own_that_the_policy_writes_is_seen_by_rewards():
+    tokenizer = tokenizer_with(CHAT_TEMPLATE)
+    said = f"It is 4.{TURN_START}user"
+    ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+    assert turn_end(tokenizer, [talk("2 + 2?")]).said(tokenizer, ids, talk("2 + 2?")) == said

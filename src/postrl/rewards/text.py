@@ -15,8 +15,14 @@ END_OF_TURN = (
     "<eos>",
     "</s>",
 )
-REASONING = (("<think>", "</think>"),)
-"""Pairs of tags between which a model reasons. What it answers stands after the last closing one."""
+REASONING = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel|>analysis", "<|channel|>final<|message|>"),
+)
+"""Pairs of tags between which models reason, text or special tokens. What one answers stands after the last closing one."""
 
 
 def text_of(completion: Any) -> str:

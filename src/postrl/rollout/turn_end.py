@@ -34,6 +34,8 @@ class TurnEnd:
     unmistakable: bool = True
     """Whether `opening` has a control token: then a text prompt that holds it is a rendered conversation; else one that ends
     with it."""
+    eos: tuple[int, ...] = ()
+    """The tokens that end any completion, by the settings of model and tokenizer."""
 
     def covers(self, prompt: Prompt) -> bool:
         """Whether the completions of a prompt are turns of a conversation."""
@@ -48,18 +50,23 @@ class TurnEnd:
         return replace(sampling, stop=(*sampling.stop, *self.texts), stop_token_ids=self.tokens)
 
     def said(self, tokenizer: Any, token_ids: Sequence[int], prompt: Prompt) -> str:
-        """A completion as text, without special tokens and without the end of the turn."""
+        """A completion as rewards, logs and stored rollouts have it: the one place where its tokens become text.
+
+        All that the policy wrote is in it, special tokens too, since they may be the tags of its reasoning; except what only
+        marks where a text begins or ends (eos, bos, padding) and the end of the turn.
+        """
         ends = self.covers(prompt)
         if ends and token_ids and token_ids[-1] in self.tokens:  # which need not be special to the tokenizer
             token_ids = token_ids[:-1]
-        text = str(tokenizer.decode(token_ids, skip_special_tokens=True))
+        silent = {*self.eos, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
+        text = str(tokenizer.decode([i for i in token_ids if i not in silent], skip_special_tokens=False))
         for end in self.texts if ends else ():
             text = text.partition(end)[0]
         return text
 
-    def note(self, tokenizer: Any, eos: Iterable[int]) -> str:
+    def note(self, tokenizer: Any) -> str:
         """One line for people; empty where the eos tokens end a turn anyway."""
-        eos = list(eos)
+        eos = self.eos
         new = [token for token in self.tokens if token not in eos]
         if new:
             return (
@@ -83,24 +90,25 @@ def _names(tokenizer: Any, ids: Sequence[int]) -> str:
     return ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ids))))
 
 
-def turn_end(tokenizer: Any, prompts: Sequence[Prompt]) -> TurnEnd:
-    """What ends a turn in the conversations among these prompts.
+def turn_end(tokenizer: Any, prompts: Sequence[Prompt], eos: Iterable[int] = ()) -> TurnEnd:
+    """What ends a turn in the conversations among these prompts, beside the `eos` tokens.
 
     Asked is the template itself: with conversations of the data, since it may refuse others, else with plain ones. What it
     cannot render is left out, so nothing that is asked here ends a run.
     """
     if not getattr(tokenizer, "chat_template", None):
-        return TurnEnd()
+        return TurnEnd(eos=tuple(eos))
     template = _Template(tokenizer)
     own = [end for talk in _own(prompts) if (end := template.turn_end(talk)) is not None]
     found = own or [end for talk in PLAIN if (end := template.turn_end(talk)) is not None][:1]
     if not found:
-        return TurnEnd()
+        return TurnEnd(eos=tuple(eos))
     return TurnEnd(
         tuple(dict.fromkeys(token for end in found for token in end.tokens)),
         tuple(dict.fromkeys(text for end in found for text in end.texts)),
         found[0].opening,
         found[0].unmistakable,
+        tuple(eos),
     )
 
 

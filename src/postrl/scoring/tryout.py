@@ -263,7 +263,7 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
     stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
     sampler = EmbeddedSampler(model, tokenizer, stop_token_ids=stop_ids, version=lambda: 0)
     sampling = Sampling(config.temperature, config.max_completion_length, tuple(config.stop))
-    turn = turn_end(tokenizer, found.prompts)
+    turn = turn_end(tokenizer, found.prompts, stop_ids)
     prompts = found.prompts[:most]
     requests = [
         Request(

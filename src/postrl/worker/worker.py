@@ -381,10 +381,10 @@ def build_worker(
     prompts_of_all = [prompt for prompts in sets for prompt in prompts.prompts]
     if vocabulary and (said := check_vocabulary(prompts_of_all, tokenizer, vocabulary)):
         folder.note(said)
-    turn = turn_end(tokenizer, prompts_of_all)
+    turn = turn_end(tokenizer, prompts_of_all, stop_token_ids)
     if not any(map(turn.covers, prompts_of_all)):
-        turn = NO_TURN
-    elif said := turn.note(tokenizer, stop_token_ids):
+        turn = TurnEnd(eos=turn.eos)
+    elif said := turn.note(tokenizer):
         folder.note(said)
     rewards = RewardRunner.for_run(specs, config, log_path=folder.logs / "rewards.log")
     worker = kind(
