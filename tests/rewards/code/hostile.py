@@ -112,6 +112,40 @@ if found or any(secret in value for value in os.environ.values()):
     print("escaped: the caller's environment", flush=True)
 """
 
+INIT = """
+import resource
+assert os.getppid() == 1, "the parent is init"
+for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU):
+    attempt("limits of init", resource.prlimit, 1, number, (0, 0))
+attempt("limits of init, read", resource.prlimit, 1, resource.RLIMIT_NOFILE)
+attempt("affinity of init", os.sched_setaffinity, 1, [0])
+attempt("scheduling of init", os.sched_setscheduler, 1, os.SCHED_IDLE, os.sched_param(0))
+attempt("parameters of init", os.sched_setparam, 1, os.sched_param(0))
+for which, who in ((os.PRIO_PROCESS, 1), (os.PRIO_USER, 0), (os.PRIO_USER, os.getuid()), (os.PRIO_PGRP, 0), (os.PRIO_PGRP, 1)):
+    attempt(f"priority {which} {who}", os.setpriority, which, who, 19)
+libc = ctypes.CDLL(None, use_errno=True)
+def ioprio(which, who):
+    if libc.syscall(ctypes.c_long(IOPRIO), which, who, 3 << 13) < 0:
+        raise OSError
+for which, who in ((1, 1), (2, 1), (3, 0), (3, os.getuid())):
+    attempt(f"i/o priority {which} {who}", ioprio, which, who)
+for name in ("oom_score_adj", "oom_adj", "mem", "timerslack_ns", "coredump_filter", "comm"):
+    attempt(name + " of init", lambda: open(f"/proc/1/{name}", "w").write("1"))
+attempt("descriptors of init", os.listdir, "/proc/1/fd")
+for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGINT, signal.SIGCHLD):
+    try:
+        os.kill(1, number)
+    except OSError:
+        pass
+# what is its own is its own
+resource.prlimit(os.getpid(), resource.RLIMIT_NOFILE)
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.setpriority(os.PRIO_PROCESS, 0, 5)
+child = __import__("subprocess").Popen(["sleep", "60"])
+os.setpriority(os.PRIO_PROCESS, child.pid, 5)
+child.kill()
+"""
+
 KILL_ALL = """
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
@@ -192,6 +226,15 @@ QUESTIONABLE = {
     "setns": (0, 0), "sync": (), "syslog": (), "unshare": (0x10000000,), "userfaultfd": (0,),
 }  # fmt: skip
 """System calls with arguments with which they would succeed, or fail in another way, where they are not refused."""
+
+SYSTEM_V = {
+    "mq_open": (0, 0), "mq_unlink": (0,), "mq_timedsend": (99, 0, 0, 0, 0), "mq_timedreceive": (99, 0, 0, 0, 0),
+    "mq_notify": (99, 0), "mq_getsetattr": (99, 0, 0), "msgget": (0, 0o1600), "msgsnd": (99, 0, 0, 0),
+    "msgrcv": (99, 0, 0, 0, 0), "msgctl": (99, 0, 0), "semget": (0, 1, 0o1600), "semop": (99, 0, 1),
+    "semtimedop": (99, 0, 1, 0), "semctl": (99, 0, 0, 0), "shmget": (0, 4096, 0o1600), "shmat": (99, 0, 0),
+    "shmctl": (99, 0, 0), "shmdt": (4096,),
+}  # fmt: skip
+"""The same, where no namespace holds what they make."""
 
 PRIVILEGES = """
 import resource
@@ -310,10 +353,19 @@ def privileges(box: Sandbox, arguments: list[str]) -> str:
     return _contained(PRIVILEGES, box, arguments)
 
 
+def _number(name: str) -> int:
+    number = seccomp.NUMBERS[name][seccomp.ARCHITECTURES[os.uname().machine][0]]
+    assert number is not None
+    return number
+
+
 def system_calls(box: Sandbox, arguments: list[str]) -> str:
-    column = seccomp.ARCHITECTURES[os.uname().machine][0]
-    calls = [(name, seccomp.NUMBERS[name][column], given) for name, given in QUESTIONABLE.items()]
-    return _contained(CALLS % (calls,), box, arguments)
+    refused = QUESTIONABLE if box.level == "strict" else QUESTIONABLE | SYSTEM_V
+    return _contained(CALLS % ([(name, _number(name), given) for name, given in refused.items()],), box, arguments)
+
+
+def init(box: Sandbox, arguments: list[str]) -> str:
+    return _contained(INIT.replace("IOPRIO", str(_number("ioprio_set"))), box, arguments)
 
 
 def kill_all(box: Sandbox, arguments: list[str]) -> str:
@@ -342,6 +394,7 @@ CHECKS = {
     check.__name__: (check, LEVELS) for check in (network, privileges, system_calls, kill_all, daemon, grandchild)
 }
 CHECKS |= {"fork_bomb": (fork_bomb, LEVELS), "files": (files, BOUNDARIES), "processes": (processes, BOUNDARIES)}
+CHECKS |= {"init": (init, ("strict",))}
 
 
 def check(name: str, level: str) -> str:

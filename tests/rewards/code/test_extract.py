@@ -16,7 +16,14 @@ def first(completion: str, *names: str, starter: str | None = None) -> str | Non
     return None if program is None else "".join(program.alternatives[0])
 
 
-@pytest.mark.parametrize("tag", ["", "py", "python", "python3", "Python", "PY", "python title='a.py'", "{.python}"])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "", "py", "python", "python3", "Python", "PY", "python title='a.py'", "{.python}", "py3", "PY3", "Python 3",
+        "python3.11", "python-3", "python3.x", "python:main.py", "{python}", "{ .python .numberLines }", "python,linenos",
+        "python(3)", "language-python", "ipython", "ipython3",
+    ],
+)  # fmt: skip
 def test_a_block_of_any_python_tag_is_the_program(tag):
     assert first(f"Here:\n```{tag}\n{SQUARE}```\nDone.") == SQUARE
 
@@ -26,7 +33,10 @@ def test_fences_of_any_length_and_kind(fence):
     assert first(f"{fence}python\n{SQUARE}{fence}") == SQUARE
 
 
-@pytest.mark.parametrize("tag", ["text", "bash", "java", "pycon", "console", "json"])
+@pytest.mark.parametrize(
+    "tag",
+    ["text", "bash", "java", "pycon", "console", "json", "python2", "python-repl", "pytest", "pypy", "output", "diff"],
+)
 def test_a_block_of_another_language_is_no_program(tag):
     assert first(f"```{tag}\n{SQUARE}```") is None
 
@@ -46,6 +56,36 @@ def test_without_a_definition_the_last_block_is_the_program():
 )
 def test_what_counts_as_a_definition(definition):
     assert first(f"```python\n{definition}```\n```python\nStack()\n```", "Stack") == definition
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["O(1)", "9", "x = 9", "square(3)\n9", "", " \n", "python square.py < in.txt", "def square(n):\n    return 9"],
+)
+@pytest.mark.parametrize("fence", ["```", "~~~", "````"])
+def test_a_block_without_a_tag_never_wins_over_one_of_python(fence, after):
+    completion = f"```python\n{SQUARE}```\nOutput:\n{fence}\n{after}\n{fence}\nDone."
+    assert first(completion) == SQUARE
+    assert find_program(completion).alternatives[0] == (SQUARE,)
+
+
+def test_a_block_without_a_tag_is_the_program_where_only_it_defines_the_name():
+    assert first(f"```\n{SQUARE}```\nUse:\n```python\nprint(square(3))\n```") == SQUARE
+    assert first(f"```\n{SQUARE}```\nIt gives\n```\n9\n```") == SQUARE
+
+
+def test_of_blocks_without_a_tag_a_script_is_the_one_that_prints():
+    script = "a, b = map(int, input().split())\nprint(a + b)\n"
+    for program in (script, script.replace("print(a + b)", "sys.stdout.write(str(a + b))")):
+        found = find_program(f"Input:\n```\n3 4\n```\n```\n{program}```\nOutput:\n```\n7\n```\n")
+        assert found.alternatives == ((program,),)
+    assert find_program("```\n1\n```\n```\n2\n```").alternatives == (("2\n",),)
+
+
+@pytest.mark.parametrize("mark", ["\ufeff", "\u200b", "\ufeff\u200b"])
+def test_marks_of_no_width_hide_neither_a_fence_nor_a_program(mark):
+    assert first(f"{mark}```python\n{mark}{SQUARE}{mark}```\nDone.") == SQUARE
+    assert first(mark + SQUARE) == SQUARE
 
 
 def test_a_comparison_defines_nothing():

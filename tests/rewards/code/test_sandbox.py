@@ -19,6 +19,7 @@ import pytest
 
 from postrl.errors import UsageError
 from postrl.rewards.code import places, starter
+from postrl.rewards.code.confine import program as confined
 from postrl.rewards.code.confine import tree
 from postrl.rewards.code.sandbox import LEVELS, Contained, Finished, Limits, Sandbox, SandboxError, choose, survey
 from rewards.code.hostile import settled
@@ -138,10 +139,19 @@ def test_what_an_interpreter_offers_interactively_is_there(box, run):
 
 def test_the_standard_streams_can_be_opened_by_descriptor_and_by_path(box, run):
     source = (
-        "print(open(0).readline(), end='')\nprint(open('/dev/stdin').read(), end='')\nopen('/dev/null', 'w').write('x')"
+        "print(open(0).readline(), end='')\nopen('/dev/null', 'w').write('x')\n"
+        "for path, mode in (('/dev/stdout', 'w'), ('/dev/stderr', 'w'), ('/dev/fd/1', 'w')):\n"
+        "    open(path, mode).write(path)\n"
     )
     finished = run(box, source, stdin=b"one\n")
-    assert finished.stdout == b"one\n", finished.stderr.decode()
+    assert finished.status == 0, finished.stderr.decode()
+    assert (sorted(finished.stdout), finished.stderr) == (sorted(b"one\n/dev/stdout/dev/fd/1"), b"/dev/stderr")
+
+
+@pytest.mark.parametrize("path", ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
+def test_standard_input_can_be_opened_by_its_paths_as_root_too(box, run, path):
+    finished = run(box, f"print(open({path!r}).read(), end='')", stdin=b"one\ntwo\n")
+    assert finished.stdout == b"one\ntwo\n", finished.stderr.decode()
 
 
 def test_an_uncaught_exception_ends_it_like_any_python_program(box, run):
@@ -567,6 +577,14 @@ def test_a_killed_keeper_takes_the_program_with_it_and_is_no_verdict(box, start,
 
 
 # -- the fork server -----------------------------------------------------------------------------------------------------
+
+
+def test_init_that_fails_beside_a_program_is_the_program_s_end_and_no_failure_of_the_sandbox(monkeypatch):
+    """Whatever a program may do to it: a failure that counted as the sandbox's would be no verdict, instead of a 0."""
+    monkeypatch.setattr(confined, "_watch", lambda *_: os.listdir("/there is no such folder"))
+    if (child := os.fork()) == 0:
+        confined._be_init({}, -1, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 def test_a_killed_fork_server_is_no_verdict_and_is_replaced(box, start, run):

@@ -3,8 +3,9 @@
   find_program("Sure:\\n```python\\ndef f(): ...\\n```", names=["f"])
 
 1. Reasoning is left out (`text.final_part`).
-2. Fenced blocks: a fence stands at the start of a line. Blocks tagged as Python or not at all count, in any case. The
-   last one that defines a name under test is the program, else the last one. A block that the text ends in counts.
+2. Fenced blocks: a fence stands at the start of a line. The program is the last block tagged as Python (in any case)
+   that defines a name under test, else the last such block without a tag, else the last block tagged as Python, else
+   the last one without a tag, for a script rather one that prints. A block that the text ends in counts.
 3. Without a fence the whole text; after starter code, as far as it goes on with that.
 """
 
@@ -18,7 +19,12 @@ from dataclasses import dataclass
 from postrl.rewards.text import final_part
 
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)")
-TAGS = {"", "py", "python", "python3"}
+PYTHON = re.compile(r"(?:language-|lang-)?(?:py|i?python|cpython)-?(?:3(?:\.(?:\d+|x))*)?")
+"""Tags of blocks that are Python; those of sessions (pycon, python-repl) and of its second version are not."""
+INVISIBLE = re.compile("^[\ufeff\u200b\u2060]+", re.MULTILINE)
+"""Byte order marks and spaces of no width at the start of a line, where they would hide a fence or break a program."""
+PRINTS = re.compile(r"\b(?:print|write|writelines|stdout)\b")
+"""Of a script that prints, and rarely of what it has printed."""
 STRINGS = re.compile(r"#[^\n]*|'''|\"\"\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 
 
@@ -44,11 +50,9 @@ def find_program(completion: str, names: Sequence[str] = (), starter: str | None
     text = final_part(completion)
     if text is None or not text.strip():
         return None
-    text = text.replace("\r\n", "\n").replace("\r", "\n") + "\n"
-    found = list(blocks(text))
-    if found:
-        defining = [block for block in found if any(defines(block, name) for name in names)]
-        return Program(tuple(_with_starter((defining or found)[-1], names, starter)), fenced=True)
+    text = INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")) + "\n"
+    if found := list(blocks(text)):
+        return Program(tuple(_with_starter(_chosen(found, names), names, starter)), fenced=True)
     if any(FENCE.fullmatch(line.rstrip()) for line in text.split("\n")):  # of other languages
         return None
     if starter:
@@ -58,8 +62,18 @@ def find_program(completion: str, names: Sequence[str] = (), starter: str | None
     return Program(((text,),), fenced=False)
 
 
-def blocks(text: str) -> Iterator[str]:
-    """The Python blocks of a text, in order."""
+def _chosen(found: Sequence[tuple[bool, str]], names: Sequence[str]) -> str:
+    """The program among blocks, as the head of this module says."""
+    tagged = [block for is_tagged, block in found if is_tagged]
+    plain = [block for is_tagged, block in found if not is_tagged]
+    defining = [[block for block in part if any(defines(block, name) for name in names)] for part in (tagged, plain)]
+    printing = [block for block in plain if PRINTS.search(block)] if not names else []
+    return next(part[-1] for part in (*defining, tagged, printing, plain) if part)
+
+
+def blocks(text: str) -> Iterator[tuple[bool, str]]:
+    """The blocks of a text that may be Python, in order: whether they are tagged as Python, and their code. One without a
+    tag or without code says nothing else."""
     lines = text.split("\n")
     number = 0
     while number < len(lines):
@@ -67,10 +81,12 @@ def blocks(text: str) -> Iterator[str]:
         number += 1
         if opening is None:
             continue
-        python = _tag(opening["info"]) in TAGS
-        end = _end_of_block(lines, number, opening, python)
-        if python:
-            yield textwrap.dedent("\n".join(lines[number:end])) + "\n"
+        tag = _tag(opening["info"])
+        tagged = PYTHON.fullmatch(tag) is not None
+        end = _end_of_block(lines, number, opening, tagged or not tag)
+        code = textwrap.dedent("\n".join(lines[number:end])) + "\n"
+        if (tagged or not tag) and code.strip():
+            yield tagged, code
         number = end + 1
 
 
@@ -82,8 +98,8 @@ def defines(source: str, name: str) -> bool:
 
 
 def _tag(info: str) -> str:
-    """The language of a fence: `Python title="a.py"`, `{.python .numberLines}`."""
-    words = info.strip().strip("{}").replace(",", " ").split()
+    """The language of a fence: `Python title="a.py"`, `{.python .numberLines}`, `python:main.py`."""
+    words = re.split(r"[\s,:;=(]+", info.strip().strip("{}"))
     return words[0].lstrip(".").lower() if words else ""
 
 

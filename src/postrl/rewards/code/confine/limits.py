@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 import sys
 
 PRIVATE_USERS = 1_900_000_000
@@ -43,8 +44,17 @@ def private_user(number: int) -> int:
     raise OSError(f"this container maps neither user {PRIVATE_USERS + number} nor {NOBODY}")
 
 
+def own_streams(uid: int) -> None:
+    """Make the user the owner of its standard streams that are pipes: who opens /dev/stdin opens the pipe anew."""
+    for fd in (0, 1, 2):
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.fchown(fd, uid, uid)
+            os.fchmod(fd, 0o400 if fd == 0 else 0o200)
+
+
 def become(uid: int) -> None:
     """Give up user 0 for good; group and user get the same number."""
+    own_streams(uid)
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)

@@ -91,7 +91,17 @@ def _confine_init(job: Job, uid: int | None) -> None:
 
 
 def _be_init(job: Job, up: int, program: int) -> None:
-    """Reap what ends and hold the memory of all processes together to the limit. Never returns."""
+    """Reap what ends and hold the memory of all processes together to the limit. Never returns.
+
+    The program has begun by now: what fails here ends it like any crash, and never counts as the sandbox's failure.
+    """
+    try:
+        _watch(job, up, program)
+    except Exception:
+        os._exit(1)  # the kernel ends all processes of the namespace with it
+
+
+def _watch(job: Job, up: int, program: int) -> None:
     for fd in (0, 1, 2, *job["pass_fds"]):
         os.close(fd)
     watched = os.pidfd_open(program)

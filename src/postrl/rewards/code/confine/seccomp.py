@@ -33,7 +33,9 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {  # name: (x86_64, aarch64)
     "lchown": (94, None), "lookup_dcookie": (212, 18), "lremovexattr": (198, 15), "lsetxattr": (189, 6),
     "mbind": (237, 235), "memfd_create": (319, 279), "memfd_secret": (447, 447), "migrate_pages": (256, 238),
     "modify_ldt": (154, None), "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429),
-    "move_pages": (279, 239), "mq_open": (240, 180), "mq_unlink": (241, 181), "msgget": (68, 186),
+    "move_pages": (279, 239), "mq_getsetattr": (245, 185), "mq_notify": (244, 184),
+    "mq_open": (240, 180), "mq_timedreceive": (243, 183), "mq_timedsend": (242, 182), "mq_unlink": (241, 181),
+    "msgctl": (71, 187), "msgget": (68, 186), "msgrcv": (70, 188), "msgsnd": (69, 189),
     "name_to_handle_at": (303, 264), "nfsservctl": (180, 42), "open": (2, None), "open_by_handle_at": (304, 265),
     "open_tree": (428, 428), "openat": (257, 56), "openat2": (437, 437), "perf_event_open": (298, 241),
     "personality": (135, 92), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "pivot_root": (155, 41),
@@ -41,9 +43,11 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {  # name: (x86_64, aarch64)
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60),
     "quotactl_fd": (443, 443), "reboot": (169, 142), "removexattr": (197, 14), "request_key": (249, 218),
     "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "sched_setaffinity": (203, 122),
-    "sched_setattr": (314, 274), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "semget": (64, 190),
+    "sched_setattr": (314, 274), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "semctl": (66, 191),
+    "semget": (64, 190), "semop": (65, 193), "semtimedop": (220, 192),
     "set_mempolicy": (238, 237), "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268),
-    "setpriority": (141, 140), "settimeofday": (164, 170), "setxattr": (188, 5), "shmget": (29, 194),
+    "setpriority": (141, 140), "settimeofday": (164, 170), "setxattr": (188, 5), "shmat": (30, 196),
+    "shmctl": (31, 195), "shmdt": (67, 197), "shmget": (29, 194),
     "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224), "sync": (162, 81),
     "syncfs": (306, 267), "sysfs": (139, None), "syslog": (103, 116), "tgkill": (234, 131), "tkill": (200, 130),
     "truncate": (76, 45), "umount2": (166, 39), "unshare": (272, 97), "uselib": (134, None),
@@ -65,8 +69,17 @@ NEVER = """
 MISSING = "clone3 io_uring_enter io_uring_register io_uring_setup memfd_create memfd_secret openat2"
 """memfd: memory outside the address space that RLIMIT_AS counts."""
 
-WITHOUT_NAMESPACES = "fork ioprio_set mq_open mq_unlink msgget pidfd_send_signal semget shmget vfork"
-"""Where no namespace contains them: new processes, and System V and POSIX objects that outlive their maker."""
+WITHOUT_NAMESPACES = """
+    fork ioprio_set mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd
+    pidfd_send_signal semctl semget semop semtimedop shmat shmctl shmdt shmget vfork
+"""
+"""Where no namespace contains them: new processes, and System V and POSIX objects, which outlive their maker and which
+whoever guesses their number can use."""
+
+OF_A_PROCESS = "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr"
+"""Limits and scheduling of the process in the first argument; 0 is the caller itself."""
+PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
+INIT = 1
 
 ATTRIBUTES = """
     chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat lchown lremovexattr
@@ -124,6 +137,19 @@ class Filter:
                     _op(LOAD, OFFSET_NUMBER),
                 ]
 
+    def deny_unless(self, names: str, argument: int, values: tuple[int, ...]) -> None:
+        """Deny when the low half of an argument is none of the values."""
+        for name in names.split():
+            number = NUMBERS[name][self.column]
+            if number is not None:
+                self.code += [
+                    _op(JUMP_EQUAL, number, 0, len(values) + 3),
+                    _op(LOAD, OFFSET_ARGUMENTS + 8 * argument),
+                    *(_op(JUMP_EQUAL, value, len(values) - i, 0) for i, value in enumerate(values)),
+                    _op(RETURN, ERRNO | errno.EPERM),
+                    _op(LOAD, OFFSET_NUMBER),
+                ]
+
     def install(self) -> None:
         """For this thread and all it starts, for good. Needs no_new_privs."""
         code = b"".join([*self.code, _op(RETURN, ALLOW)])
@@ -153,7 +179,9 @@ def restrict(*, namespaces: bool, fork: bool, threads: bool, attributes: bool) -
     if not fork:
         rules.deny("fork vfork")
         rules.deny_if("clone", 0, CLONE_THREAD, 0)
-    if not namespaces:
+    if namespaces:
+        _leave_init_alone(rules)
+    else:
         _leave_others_alone(rules)
     if not attributes:
         rules.deny(ATTRIBUTES)
@@ -166,13 +194,21 @@ def restrict(*, namespaces: bool, fork: bool, threads: bool, attributes: bool) -
 def _leave_others_alone(rules: Filter) -> None:
     """Signals, limits and priorities only for the process itself."""
     rules.deny(WITHOUT_NAMESPACES)
-    rules.deny_if("kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo", 0, ALL, os.getpid(), equal=False)
+    rules.deny_unless("kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo", 0, (os.getpid(),))
     for command in (F_SETOWN, F_SETSIG, F_SETOWN_EX):
         rules.deny_if("fcntl", 1, ALL, command)
-    scheduling = "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr"
-    rules.deny_if(scheduling, 0, ALL, 0, equal=False)
-    rules.deny_if("setpriority", 1, ALL, 0, equal=False)
-    rules.deny_if("setpriority", 0, ALL, 0, equal=False)
+    rules.deny_unless(OF_A_PROCESS, 0, (0, os.getpid()))
+    rules.deny_unless("setpriority", 1, (0, os.getpid()))
+    rules.deny_unless("setpriority", 0, (PRIO_PROCESS,))
+
+
+def _leave_init_alone(rules: Filter) -> None:
+    """Init of the process namespace, which holds the program to its limits and has its user. Signals from inside do not
+    reach it; limits, priorities and scheduling would."""
+    rules.deny_if(OF_A_PROCESS, 0, ALL, INIT)
+    for call, one_process in (("setpriority", PRIO_PROCESS), ("ioprio_set", IOPRIO_WHO_PROCESS)):
+        rules.deny_if(call, 1, ALL, INIT)
+        rules.deny_unless(call, 0, (one_process,))  # all processes of a user or a group: init is among them
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
