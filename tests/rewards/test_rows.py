@@ -79,12 +79,12 @@ def test_the_kinds_of_golds_that_were_left_out_are_counted():
 
 
 def test_why_rows_of_code_are_left_out_is_said_with_what_their_tests_use():
-    patched = "from unittest.mock import patch\nwith patch('random.randint'):\n    assert f() == 1"
+    patched = "from unittest.mock import patch\nwith patch('os.system'):\n    assert f() == 1"
     tests = [["assert f() == 1"], [patched], [patched], [{"input": "1", "output": "1", "testtype": "functional"}]]
     prompts = [Prompt(f"rows:{i}", None, "?", [1], {"tests": each}) for i, each in enumerate(tests)]
     _, ids = scorable_rows(prompts, [resolve("code")])
     assert ids == ["rows:1", "rows:2", "rows:3"]
     said = why_left_out(prompts, ids, [resolve("code")])
     assert said == (
-        "golds that cannot be scored: 2 tests that patch random.randint, 1 call tests without the name of a function"
+        "golds that cannot be scored: 2 tests that patch os.system, 1 call tests without the name of a function"
     )

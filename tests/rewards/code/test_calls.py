@@ -31,6 +31,7 @@ SHAPES = {
     "APPS as text": {"tests": '{"fn_name": "add", "inputs": [[3, 4], [1, 2]], "outputs": [[7], [3]]}'},
     "results without a list": {"tests": {"fn_name": "add", "inputs": [[3, 4], [1, 2]], "outputs": [7, 3]}},
     "named as stdio": {"tests": {"fn_name": "add", "inputs": [[3, 4]], "outputs": [[7]]}, "test_type": "stdio"},
+    "named as asserts": {"tests": {"fn_name": "add", "inputs": [[3, 4]], "outputs": [[7]]}, "test_type": "asserts"},
     "lines of text": {"tests": {"fn_name": "add", "inputs": ["3\n4", "1\n2"], "outputs": ["7", "3"]}},
     "a function in each": {"tests": [{"fn_name": "add", "type": "function_call", "input": [3, 4], "output": [7]}]},
     "metadata in each": {"tests": functional(("3\n4", "7"), metadata={"func_name": "add"})},

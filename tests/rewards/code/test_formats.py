@@ -356,7 +356,8 @@ def test_each_collected_test_counts():
 @pytest.mark.parametrize(
     ("tests", "reason"),
     [
-        ("from unittest.mock import patch\nwith patch('random.randint', return_value=1):\n    assert f() == 1", "tests that patch random.randint"),
+        ("from unittest.mock import patch\nwith patch('os.system', return_value=1):\n    assert f() == 1", "tests that patch os.system"),
+        ("import warnings\nwith warnings.catch_warnings(record=True) as w:\n    f()\nassert w", "tests that record warnings"),
         ("from unittest import mock\n@mock.patch('solution.g')\ndef test_f(g):\n    assert f() == 1", "tests that patch solution.g"),
         ("from unittest.mock import MagicMock\ndb = MagicMock()\ndb.get.return_value = 1\nassert f(db) == 1", "tests that hand over mock objects"),
         ("import os\nos.environ['X'] = '1'\nassert f() == 1", "tests that use os.environ"),
@@ -469,3 +470,23 @@ def test_nested_classes_async_tests_and_plain_asserts_with_pytest_are_run():
     assert (
         verify(fenced("def f():\n    return 0.1 + 0.2"), "import pytest\nassert f() == pytest.approx(0.3)").value == 1
     )
+
+
+def test_functions_that_tests_patch_are_called_with_them():
+    tests = (
+        "import random, unittest\nfrom unittest.mock import patch\n\nclass TestCases(unittest.TestCase):\n"
+        "    @patch('random.randint', side_effect=[3, 4])\n    @patch('time.sleep')\n    def test_patched(self, sleep, randint):\n"
+        "        self.assertEqual(roll(2), 7)\n        randint.assert_called_with(1, 6)\n        sleep.assert_called_once_with(100)\n\n"
+        "    @patch('time.sleep')\n    def test_seeded(self, sleep):\n        random.seed(3)\n        expected = random.randint(1, 6)\n"
+        "        random.seed(3)\n        self.assertEqual(roll(1), expected)\n"
+    )
+    program = "from random import randint\nimport time\ndef roll(n):\n    time.sleep(100)\n    return sum(randint(1, 6) for _ in range(n))"
+    assert verify(fenced(program), tests, partial=True).value == 1
+    assert verify(fenced(program.replace("1, 6", "1, 7")), tests).value == 0
+    assert verify(fenced(program.replace("time.sleep(100)", "pass")), tests).value == 0
+
+
+def test_the_limit_of_recursion_that_tests_set_is_the_programs():
+    program = "def f(n):\n    return 0 if n == 0 else 1 + f(n - 1)"
+    assert verify(fenced(program), "import sys\nsys.setrecursionlimit(5000)\nassert f(3000) == 3000").value == 1
+    assert verify(fenced(program), "assert f(3000) == 3000").value == 0

@@ -156,9 +156,9 @@ def files(side: Candidate, changes: dict[str, Any]) -> None:
 
 
 @operation
-def seed(side: Candidate, generator: str, values: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Seed `random` or `numpy.random` as the tests did theirs."""
-    importlib.import_module(generator).seed(*values, **named)
+def both(side: Candidate, name: str, values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Call a function that the tests have called, too: `random.seed`."""
+    shared.do(name, values, named)
 
 
 @operation

@@ -22,28 +22,32 @@ from postrl.rewards.code.verdict import NoSuite
 Nodes = Sequence[ast.AST]
 CANDIDATE = frozenset({"solution", "main", "candidate", "submission", "your_module"})
 """Modules from which tests import what they test, unless such a one is installed."""
-LIBRARIES = frozenset({"numpy", "pytest"})
+LIBRARIES = frozenset({"numpy"})
 """Beside the standard library. Objects of others do not cross between the processes."""
 SERVED = {
     "builtins.input": "streams", "builtins.print": "print", "sys.stdin": "streams", "sys.stdout": "streams",
     "sys.stderr": "streams",
 }  # fmt: skip
 """What tests may patch: what the candidate does with it is done in their process."""
+LENT = frozenset({"random", "numpy.random", "secrets", "time", "math", "uuid", "getpass", "platform"})
+"""Modules of which tests may patch functions: the candidate's are called in their process, patched or not."""
+LENT_ALSO = frozenset({"os.path.exists", "os.path.isfile", "os.path.isdir", "os.listdir"})
 NEEDS = {
     **dict.fromkeys(("contextlib.redirect_stdout", "contextlib.redirect_stderr", "capsys", "capfd"), "streams"),
     **dict.fromkeys(("sys.stdin", "sys.stdout", "sys.stderr", "builtins.input", "builtins.print"), "streams"),
-    "random.seed": "seed random",
-    "numpy.random.seed": "seed numpy.random",
+    **{name: f"both {name}" for name in ("random.seed", "numpy.random.seed", "sys.setrecursionlimit")},
     **dict.fromkeys(("builtins.open", "tempfile", "pathlib", "shutil", "glob", "os", "sqlite3", "tmp_path"), "files"),
 }
 REFUSED = frozenset(
     """
-    subprocess multiprocessing socket socketserver http.server inspect importlib ctypes gc atexit tracemalloc
-    os.environ os.getenv os.putenv os.chdir os.system os.popen os.fork os.kill sys.argv sys.modules sys.path sys.settrace
-    sys.setrecursionlimit warnings.catch_warnings logging.getLogger logging.StreamHandler
+    subprocess multiprocessing socket socketserver http.server importlib ctypes gc atexit tracemalloc inspect.signature
+    inspect.getsource inspect.getsourcelines inspect.getfullargspec inspect.getmembers inspect.getdoc inspect.getmodule
+    inspect.isfunction inspect.ismethod inspect.isclass inspect.iscoroutinefunction inspect.isgeneratorfunction
+    os.environ os.getenv os.putenv os.chdir os.system os.popen os.fork os.kill sys.argv sys.modules sys.settrace
+    logging.getLogger logging.StreamHandler
     unittest.skipIf unittest.skipUnless unittest.expectedFailure pytest.mark.skipif pytest.mark.xfail
     pytest.mark.usefixtures unittest.mock.AsyncMock unittest.mock.PropertyMock unittest.mock.create_autospec
-    unittest.mock.mock_open unittest.mock.patch.dict unittest.mock.patch.multiple unittest.mock.seal
+    unittest.mock.mock_open pytest.MonkeyPatch.context unittest.mock.patch.dict unittest.mock.patch.multiple unittest.mock.seal
     """.split()  # noqa: SIM905
 )
 """Names that tests use about the candidate's process, or its objects, in ways that are not served."""
@@ -69,7 +73,7 @@ MOCK_PARTS = {
 
 
 def needs(trees: Sequence[ast.Module]) -> set[str]:
-    """What tests share with the candidate: streams, print, files, seed MODULE; harness where they define tests.
+    """What tests share with the candidate: streams, print, files, `both FUNCTION`, `lend FUNCTION`; harness where they define tests.
 
     Raises:
         NoSuite: they use what is not served.
@@ -89,7 +93,7 @@ def needs(trees: Sequence[ast.Module]) -> set[str]:
             if parts[0] == "pytest" and len(parts) > 1 and parts[1] not in PYTEST:
                 raise NoSuite(f"tests that use {'.'.join(parts[:2])}")
             found |= {NEEDS[prefix] for prefix in prefixes & NEEDS.keys()}
-        found |= {SERVED[target] for target in _patched(nodes, uses)}
+        found |= set(_patched(nodes, uses))
         _check_mocks(nodes, uses)
         _check_expected(nodes)
     if _check_fixtures(trees):
@@ -136,12 +140,14 @@ class Uses:
 
 
 def _check_imports(nodes: Nodes) -> None:
-    for name in _imports(nodes) - LIBRARIES:
-        if name in sys.stdlib_module_names or (name in CANDIDATE and not _is_installed(name)):
+    for name in sorted(_imports(nodes) - sys.stdlib_module_names - {"pytest"}):
+        installed = _is_installed(name)
+        if name in CANDIDATE and not installed:
             continue
-        if not _is_installed(name):
+        if not installed:
             raise NoSuite(f"tests that import {name}, which is not installed")
-        raise NoSuite(f"tests that import {name}, whose objects do not cross between tests and program")
+        if name not in LIBRARIES:
+            raise NoSuite(f"tests that import {name}, whose objects do not cross between tests and program")
 
 
 def _imports(nodes: Nodes) -> set[str]:
@@ -160,20 +166,25 @@ def _is_installed(name: str) -> bool:
 
 
 def _patched(nodes: Nodes, uses: Uses) -> Iterable[str]:
-    """What tests patch, by its full name."""
+    """What serves the things that tests patch."""
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         name = uses.dotted(node.func)
+        if name == "warnings.catch_warnings" and any(keyword.arg == "record" for keyword in node.keywords):
+            raise NoSuite("tests that record warnings")
         is_fixture = isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == "monkeypatch"
         if is_fixture and ast.unparse(node.func) != "monkeypatch.setattr":
             raise NoSuite(f"tests that use {ast.unparse(node.func)}")
         if not is_fixture and name not in ("unittest.mock.patch", "unittest.mock.patch.object"):
             continue
         target = _target(node.args, uses)
-        if target not in SERVED:
+        if target in SERVED:
+            yield SERVED[target]
+        elif target in LENT_ALSO or target.rpartition(".")[0] in LENT:
+            yield f"lend {target}"
+        else:
             raise NoSuite(f"tests that patch {target}")
-        yield target
 
 
 def _target(arguments: Sequence[ast.expr], uses: Uses) -> str:
@@ -271,6 +282,8 @@ def _parameters(decorators: Sequence[ast.expr]) -> set[str] | None:
     for each in decorators:
         if not isinstance(each, ast.Call) or not ast.unparse(each.func).endswith("mark.parametrize") or not each.args:
             continue
+        if any(keyword.arg == "indirect" for keyword in each.keywords):
+            raise NoSuite("tests with fixtures that have parameters")
         try:
             value = ast.literal_eval(each.args[0])
         except ValueError:

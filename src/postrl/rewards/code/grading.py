@@ -60,7 +60,7 @@ def read_tests(row: Row) -> Tests:
     """
     tests, hidden = decoded(row.tests), decoded(row.hidden_tests)
     kind = OTHER_NAMES.get(row.test_type or "", row.test_type) or _kind(tests, hidden)
-    if kind == "calls" or (kind == "stdio" and calls.are_calls(_both(tests, hidden))):
+    if kind == "calls" or calls.are_calls(_both(tests, hidden)):
         return calls.read_calls(_both(tests, hidden), row.entry_point or None, row.starter or None)
     if kind == "stdio":
         return read_examples(() if tests is None else tests) + read_examples(() if hidden is None else hidden)

@@ -242,6 +242,9 @@ class CaptureFixture(_Named):
     def __exit__(self, *_: object) -> None:
         sys.stdout, sys.stderr = self.streams
 
+    def disabled(self) -> Any:
+        return contextlib.nullcontext()
+
     def readouterr(self) -> Captured:
         found = Captured(self.out.getvalue(), self.err.getvalue())
         self._begin()

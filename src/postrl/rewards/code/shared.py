@@ -51,9 +51,11 @@ class Lender:
         """Files that the tests wrote."""
         self.named: list[str] = []
         """Texts in the operands of the request that is being answered."""
-        for need in needs:
-            if need.startswith("seed "):
-                self._seed_both(need.removeprefix("seed "))
+        for name in _named("both", needs):
+            self._do_both(name)
+        self.lent = set(_named("lend", needs))
+        if self.lent:
+            self.operations["lend"] = self._lend
 
     def before(self, operation: str, operands: tuple[Any, ...]) -> None:
         """Hand over the files that the tests have changed."""
@@ -80,16 +82,36 @@ class Lender:
                 raise PermissionError(f"{name} is a file of the tests")
         self.folder.apply(changes)
 
-    def _seed_both(self, name: str) -> None:
-        """Have `random.seed` seed the candidate's generator, too."""
-        module: Any = importlib.import_module(name)
-        seed = module.seed
+    def _do_both(self, name: str) -> None:
+        """Have a function such as `random.seed`, when the tests call it, do the same to the candidate."""
+        module, attribute = _function(name)
+        ours = getattr(module, attribute)
 
-        def seed_both(*values: Any, **named: Any) -> None:
-            seed(*values, **named)
-            self.side.request("seed", name, values, named)
+        def both(*values: Any, **named: Any) -> None:
+            ours(*values, **named)
+            self.side.request("both", name, values, named)
 
-        module.seed = seed_both
+        setattr(module, attribute, both)
+
+    def _lend(self, name: str, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A function that the tests may have patched, called for the candidate."""
+        if name not in self.lent:
+            raise PermissionError(name)
+        return getattr(*_function(name))(*values, **named)
+
+
+def _named(kind: str, needs: Sequence[str]) -> list[str]:
+    """`lend random.randint` names `random.randint`."""
+    return [need.removeprefix(f"{kind} ") for need in needs if need.startswith(f"{kind} ")]
+
+
+def _function(name: str) -> tuple[Any, str]:
+    module, _, attribute = name.rpartition(".")
+    return importlib.import_module(module), attribute
+
+
+def do(name: str, values: tuple[Any, ...], named: dict[str, Any]) -> None:
+    getattr(*_function(name))(*values, **named)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -138,6 +160,8 @@ class Borrower:
             builtins.input = self.input
         if "print" in needs:
             self._print, builtins.print = builtins.print, self.print
+        for name in _named("lend", needs):
+            setattr(*_function(name), self._borrowed(name))
 
     def forget(self) -> None:
         """What was printed before the tests began."""
@@ -155,6 +179,9 @@ class Borrower:
     def ask(self, operation: str, *operands: Any) -> Any:
         self.give()
         return self.side.request(operation, *operands)
+
+    def _borrowed(self, name: str) -> Callable[..., Any]:
+        return lambda *values, **named: self.ask("lend", name, values, named)
 
     def input(self, prompt: object = "", /) -> str:
         return str(self.ask("input", str(prompt)))
