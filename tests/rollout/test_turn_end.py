@@ -250,3 +250,11 @@ def test_a_turn_of_its_own_that_the_policy_writes_is_seen_by_rewards():
     said = f"It is 4.{TURN_START}user"
     ids = tokenizer(said, add_special_tokens=False)["input_ids"]
     assert turn_end(tokenizer, [talk("2 + 2?")]).said(tokenizer, ids, talk("2 + 2?")) == said
+
+
+def test_a_text_is_said_as_it_was_written_whatever_its_tokenizer_cleans_up():
+    tokenizer = tokenizer_with(CHAT_TEMPLATE)
+    tokenizer.clean_up_tokenization_spaces = True
+    tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output = True
+    code = "[x for x in y if x , 5 .real]"
+    assert turn_end(tokenizer, []).said(tokenizer, tokenizer(code)["input_ids"], talk("2 + 2?")) == code

@@ -20,6 +20,8 @@ REASONING = (
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("◁think▷", "◁/think▷"),
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
 """Pairs of tags between which models reason, text or special tokens. What one answers stands after the last closing one."""

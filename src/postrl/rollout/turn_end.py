@@ -53,13 +53,15 @@ class TurnEnd:
         """A completion as rewards, logs and stored rollouts have it: the one place where its tokens become text.
 
         All that the policy wrote is in it, special tokens too, since they may be the tags of its reasoning; except what only
-        marks where a text begins or ends (eos, bos, padding) and the end of the turn.
+        marks where a text begins or ends (eos, bos, padding) and the end of the turn. Blanks stay as they were written: what
+        some tokenizers clean up is code.
         """
         ends = self.covers(prompt)
         if ends and token_ids and token_ids[-1] in self.tokens:  # which need not be special to the tokenizer
             token_ids = token_ids[:-1]
         silent = {*self.eos, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
-        text = str(tokenizer.decode([i for i in token_ids if i not in silent], skip_special_tokens=False))
+        kept = [token for token in token_ids if token not in silent]
+        text = str(tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False))
         for end in self.texts if ends else ():
             text = text.partition(end)[0]
         return text

@@ -50,6 +50,8 @@ from postrl.rewards.math.extract import find_answer, last_boxed, read_gold
         (r"<think>\boxed{1}</think>\boxed{2}<|im_end|>", "2"),
         (r"\boxed{1}</think>\boxed{2}</think>\boxed{3}</s>", "3"),
         (r"[THINK]\boxed{1}[/THINK]\boxed{2}", "2"),
+        (r"<|START_THINKING|>\boxed{1}<|END_THINKING|>\boxed{2}", "2"),
+        (r"◁think▷\boxed{1}◁/think▷\boxed{2}", "2"),
         (r"<|channel|>analysis<|message|>\boxed{1}<|end|><|start|>assistant<|channel|>final<|message|>\boxed{2}", "2"),
     ],
 )
@@ -70,6 +72,7 @@ def test_the_answer_is_found(completion, answer):
         r"I write it in \boxed format",
         r"<think>It is \boxed{42}, but",
         r"[THINK]It is \boxed{42}, but",
+        r"◁think▷It is \boxed{42}, but",
         r"<|channel|>analysis<|message|>It is \boxed{42}, but",
         r"<think>\boxed{42}</think> ...",
         "I do not think that the answer is 42.",
