@@ -357,6 +357,7 @@ def test_each_collected_test_counts():
     ("tests", "reason"),
     [
         ("from unittest.mock import patch\nwith patch('os.system', return_value=1):\n    assert f() == 1", "tests that patch os.system"),
+        (["from unittest.mock import patch", "with patch('os.system', return_value=1):\n    assert f() == 1"], "tests that patch os.system"),
         ("import warnings\nwith warnings.catch_warnings(record=True) as w:\n    f()\nassert w", "tests that record warnings"),
         ("from unittest import mock\n@mock.patch('solution.g')\ndef test_f(g):\n    assert f() == 1", "tests that patch solution.g"),
         ("from unittest.mock import MagicMock\ndb = MagicMock()\ndb.get.return_value = 1\nassert f(db) == 1", "tests that hand over mock objects"),

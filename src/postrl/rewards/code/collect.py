@@ -1,6 +1,6 @@
 """Files of tests for pytest and unittest: which tests they define.
 
-    collect(("def test_one():\\n    assert f(1) == 1",))       # [..., Statement("_postrl_run('test_one')", True)]
+    collect(("def test_one():\\n    assert f(1) == 1",))       # [..., Statement("_postrl_run('test_one')")]
 
 Nothing is run here. A statement behind the code that defines a test has `harness` run it.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 SETUP = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
@@ -18,12 +19,18 @@ SKIPPED = {"unittest.skip", "skip", "pytest.mark.skip"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class Statement(NamedTuple):
-    """A part of the tests."""
+class Statement:
+    """A part of the tests, read once."""
 
-    code: str
-    counts: bool
-    """Whether it is a test: imports, definitions and assignments alone are none."""
+    def __init__(self, code: str, tree: ast.Module | None = None, *, counts: bool = True) -> None:
+        self.code = code
+        self.tree = ast.parse(code) if tree is None else tree
+        self.counts = counts
+        """Whether it is a test: imports, definitions and assignments alone are none."""
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
 
 
 class Found(NamedTuple):
@@ -39,15 +46,13 @@ class Found(NamedTuple):
 
 def collect(tests: Sequence[str]) -> list[Statement]:
     """The tests as they are, without what starts a test runner, and a statement for each test that they define."""
-    trees = [_without_runner(ast.parse(test)) for test in tests]
-    called = {name for tree in trees for name in called_at_top(tree)}
-    cases = test_cases(trees)
+    read = [_without_runner(test) for test in tests]
+    called = {name for each in read for name in called_at_top(each.tree)}
+    cases = test_cases(each.tree for each in read)
     statements = []
-    for test, tree in zip(tests, trees, strict=True):
-        found = [each for each in tests_of(tree, cases) if each.name not in called]
-        code = test if len(tree.body) == len(ast.parse(test).body) else ast.unparse(tree)
-        statements.append(Statement(code, any(_is_test(node) for node in tree.body)))
-        statements += [Statement(f"_postrl_run({name!r})", True) for name in dict.fromkeys(each.name for each in found)]
+    for each in read:
+        names = dict.fromkeys(found.name for found in tests_of(each.tree, cases) if found.name not in called)
+        statements += [each, *(Statement(f"_postrl_run({name!r})") for name in names)]
     return statements
 
 
@@ -89,18 +94,15 @@ def test_cases(trees: Iterable[ast.Module]) -> set[str]:
     return found
 
 
-def given_classes(trees: Iterable[ast.Module]) -> list[str]:
+def given_classes(code: Iterable[Statement]) -> list[str]:
     """Names of the classes of data that the tests define: those that hold no test and assert nothing."""
-    trees = list(trees)
-    cases = test_cases(trees)
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    return [
-        node.name
-        for node in classes
-        if node.name not in cases
-        and not _of_pytest(node, {})
-        and not any(isinstance(x, ast.Assert) for x in ast.walk(node))
-    ]
+    classes = [node for each in code for node in each.tree.body if isinstance(node, ast.ClassDef)]
+    cases = test_cases([ast.Module(list(classes), [])])
+    return [node.name for node in classes if node.name not in cases and not any(map(_tests, ast.walk(node)))]
+
+
+def _tests(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assert) or (isinstance(node, Function) and _named_test(node.name))
 
 
 def called_at_top(tree: ast.Module) -> set[str]:
@@ -144,9 +146,14 @@ def _is_test(node: ast.stmt) -> bool:
     return not isinstance(node, SETUP) and not docstring
 
 
-def _without_runner(tree: ast.Module) -> ast.Module:
-    tree.body = [node for node in tree.body if not _is_runner(node)]
-    return tree
+def _without_runner(test: str) -> Statement:
+    tree = ast.parse(test)
+    body = [node for node in tree.body if not _is_runner(node)]
+    counts = any(_is_test(node) for node in body)
+    if len(body) == len(tree.body):
+        return Statement(test, tree, counts=counts)
+    tree.body = body
+    return Statement(ast.unparse(tree), tree, counts=counts)
 
 
 def _is_runner(node: ast.stmt) -> bool:

@@ -1,6 +1,6 @@
 """What tests ask of the process they run in that is not the candidate's: served, or refused by name.
 
-    needs(trees)        # {"streams"}: what the candidate prints is the tests' output, what it reads their input
+    needs(code)        # {"streams"}: what the candidate prints is the tests' output, what it reads their input
 
 An ordinary harness runs tests and candidate in one process, and tests count on it: they capture output, patch `input`,
 seed generators, write files. Such tests are read for what they use. What is not in the tables here works as it is.
@@ -72,32 +72,27 @@ MOCK_PARTS = {
 }
 
 
-def needs(trees: Sequence[ast.Module]) -> set[str]:
-    """What tests share with the candidate: streams, print, files, `both FUNCTION`, `lend FUNCTION`; harness where they define tests.
+def needs(code: Sequence[collect.Statement]) -> set[str]:
+    """What tests share with the candidate: streams, print, files, `both FUNCTION`, `lend FUNCTION`; harness where they
+    define tests.
 
     Raises:
         NoSuite: they use what is not served.
     """
-    found: set[str] = set()
-    for tree in trees:
-        nodes = list(ast.walk(tree))
-        uses = Uses(nodes)
-        _check_imports(nodes)
-        if "pytest" in _imports(nodes):
-            found.add("harness")
-        for name in sorted(uses.names):
-            parts = name.split(".")
-            prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-            if refused := sorted(prefixes & (REFUSED | METHODS)):
-                raise NoSuite(f"tests that use {refused[0]}")
-            if parts[0] == "pytest" and len(parts) > 1 and parts[1] not in PYTEST:
-                raise NoSuite(f"tests that use {'.'.join(parts[:2])}")
-            found |= {NEEDS[prefix] for prefix in prefixes & NEEDS.keys()}
-        found |= set(_patched(nodes, uses))
-        _check_mocks(nodes, uses)
-        _check_expected(nodes)
-    if _check_fixtures(trees):
-        found.add("harness")
+    nodes = [node for each in code for node in each.nodes]
+    uses = Uses(nodes)
+    found = {"harness"} if "pytest" in _check_imports(nodes) or _check_fixtures(code) else set()
+    for name in sorted(uses.names):
+        parts = name.split(".")
+        prefixes = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+        if refused := sorted(prefixes & (REFUSED | METHODS)):
+            raise NoSuite(f"tests that use {refused[0]}")
+        if parts[0] == "pytest" and len(parts) > 1 and parts[1] not in PYTEST:
+            raise NoSuite(f"tests that use {'.'.join(parts[:2])}")
+        found |= {NEEDS[prefix] for prefix in prefixes & NEEDS.keys()}
+    found |= set(_patched(nodes, uses))
+    _check_mocks(nodes, uses)
+    _check_expected(nodes)
     return found | ({"streams"} if "print" in found else set())
 
 
@@ -139,8 +134,10 @@ class Uses:
         return node.attr if isinstance(node, ast.Attribute) and node.attr in METHODS else ""
 
 
-def _check_imports(nodes: Nodes) -> None:
-    for name in sorted(_imports(nodes) - sys.stdlib_module_names - {"pytest"}):
+def _check_imports(nodes: Nodes) -> set[str]:
+    """All modules that the tests import."""
+    found = _imports(nodes)
+    for name in sorted(found - sys.stdlib_module_names - {"pytest"}):
         installed = _is_installed(name)
         if name in CANDIDATE and not installed:
             continue
@@ -148,6 +145,7 @@ def _check_imports(nodes: Nodes) -> None:
             raise NoSuite(f"tests that import {name}, which is not installed")
         if name not in LIBRARIES:
             raise NoSuite(f"tests that import {name}, whose objects do not cross between tests and program")
+    return found
 
 
 def _imports(nodes: Nodes) -> set[str]:
@@ -238,13 +236,12 @@ def _ends(bases: Sequence[ast.expr], ends: tuple[str, ...]) -> bool:
 # -- fixtures ------------------------------------------------------------------------------------------------------------
 
 
-def _check_fixtures(trees: Sequence[ast.Module]) -> bool:
+def _check_fixtures(code: Sequence[collect.Statement]) -> bool:
     """Whether there are tests to collect. Each argument of one is a fixture that is known or a parameter."""
-    cases = collect.test_cases(trees)
-    found = [each for tree in trees for each in collect.tests_of(tree, cases)]
-    fixtures = [
-        node for tree in trees for node in ast.walk(tree) if isinstance(node, collect.Function) and _fixture(node)
-    ]
+    cases = collect.test_cases(each.tree for each in code)
+    found = [test for each in code for test in collect.tests_of(each.tree, cases)]
+    functions = [node for each in code for node in each.nodes if isinstance(node, collect.Function)]
+    fixtures = [node for node in functions if _fixture(node)]
     known = {*FIXTURES, *(node.name for node in fixtures)}
     for each in found:
         if not each.unittest:

@@ -71,49 +71,47 @@ def read_suite(tests: tuple[str, ...], entry_point: str | None = None, starter: 
     entry = _identifier(entry_point)
     _compiled(tests)
     code = collect.collect(tests)
-    used, bound = _names(test for test, _ in code)
-    trees = [ast.parse(test) for test, _ in code]
-    if entry and "check" in bound and not any("check" in collect.called_at_top(tree) for tree in trees):
-        code.append(collect.Statement(f"check({entry_point})", True))
+    used, bound = _names(each.code for each in code)
+    if entry and "check" in bound and not any("check" in collect.called_at_top(each.tree) for each in code):
+        code.append(collect.Statement(f"check({entry_point})"))
     if entry and "candidate" in used - bound:
-        code.insert(0, collect.Statement(f"candidate = {entry_point}", False))
-    trees = [ast.parse(test) for test, _ in code]
-    used, bound = _names(test for test, _ in code)
+        code.insert(0, collect.Statement(f"candidate = {entry_point}", counts=False))
+        bound.add("candidate")
     own = _helpers(starter, entry)
-    modules, imported = _imported(trees)
+    modules, imported = _imported(code)
     tested = used - bound - AMBIENT - own.keys() - {"_postrl_run"} | imported
     if entry:
         tested.add(entry)
-    called = _called(trees) & AMBIENT - bound - WRAPPERS
+    called = _called(code) & AMBIENT - bound - WRAPPERS
     tested = tested or called  # a data set's own `sum`
     helpers = _source(own) if own.keys() & used else ""
     marks = _Marks()
     return Suite(
-        tests=tuple((marks.marked(test), counts) for test, counts in code),
+        tests=tuple((marks.marked(each), each.counts) for each in code),
         tested=tuple(sorted(tested)),
         required=(entry,) if entry else tuple(sorted(tested)),
         constants=not entry,
         classes=tuple(sorted(name for name in tested if name[0].isupper() and "_" not in name)),
         helpers=helpers,
-        given=tuple(collect.given_classes([*trees, ast.parse(helpers)])),
+        given=tuple(collect.given_classes([*code, collect.Statement(helpers)])),
         modules=tuple(sorted(modules)),
-        needs=tuple(sorted(_needs(trees, starter))),
+        needs=tuple(sorted(_needs(code, starter))),
     )
 
 
-def _needs(trees: Sequence[ast.Module], starter: str | None) -> set[str]:
+def _needs(code: Sequence[collect.Statement], starter: str | None) -> set[str]:
     for source in (starter or "", f"{starter}\n    pass\n"):  # all of it, or the head of a function
         if starter and _is_code(source):
             features.check_installed(ast.parse(source))
-    return features.needs(trees)
+    return features.needs(code)
 
 
-def _imported(trees: Iterable[ast.Module]) -> tuple[set[str], set[str]]:
+def _imported(code: Iterable[collect.Statement]) -> tuple[set[str], set[str]]:
     """Modules under test, and the names that tests take from them: `from solution import add`, `solution.add`."""
     names: set[str] = set()
     modules: set[str] = set()
     known: dict[str, str] = {}
-    nodes = [node for tree in trees for node in ast.walk(tree)]
+    nodes = [node for each in code for node in each.nodes]
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in features.CANDIDATE:
             modules.add(node.module)
@@ -161,9 +159,9 @@ def _compiled(tests: Iterable[str]) -> None:
         raise NoSuite(f"a test is not valid Python: {error}") from error
 
 
-def _called(trees: Iterable[ast.Module]) -> set[str]:
+def _called(code: Iterable[collect.Statement]) -> set[str]:
     """Names that are called directly."""
-    nodes = (node for tree in trees for node in ast.walk(tree))
+    nodes = (node for each in code for node in each.nodes)
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
 
 
@@ -205,11 +203,13 @@ class _Marks(ast.NodeTransformer):
 
     count = 0
 
-    def marked(self, test: str) -> str:
+    def marked(self, test: collect.Statement) -> str:
         """The test with marks; itself where there is no assertion in a loop."""
+        if not any(isinstance(node, ast.For | ast.While) for node in test.nodes):
+            return test.code
         first = self.count
-        tree = self.visit(ast.parse(test))
-        return test if first == self.count else ast.unparse(ast.fix_missing_locations(tree))
+        tree = self.visit(ast.parse(test.code))
+        return test.code if first == self.count else ast.unparse(ast.fix_missing_locations(tree))
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.AST]:
         return self._loop(node)
