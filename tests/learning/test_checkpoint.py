@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from learning.batches import (
 )
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError
-from postrl.learning.checkpoint import checkpoints, load_checkpoint, read_state, save_checkpoint
+from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_policy, read_state, save_checkpoint
 from postrl.learning.loading import with_lora
 
 ADAM = {"optim": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1, "lr_scheduler_type": "linear"}
@@ -218,6 +219,63 @@ def test_a_damaged_checkpoint_is_one_error(tmp_path, break_it):
     with pytest.raises(PostrlError, match="step_000001 cannot be read into this model") as caught:
         load_checkpoint(tmp_path / "step_000001", learner())
     assert "delete this checkpoint to use the one before" in caught.value.hint
+
+
+class Code:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.path),))
+
+
+def put_into_the_table(learner, code):
+    (learner / ".metadata").write_bytes(pickle.dumps(code))
+
+
+def put_beside_the_table(learner, code):
+    table = pickle.loads((learner / ".metadata").read_bytes())
+    table.planner_data = {**table.planner_data, "more": code}
+    (learner / ".metadata").write_bytes(pickle.dumps(table))
+
+
+def put_under(wanted):
+    """The code in place of an entry whose name begins so: the table is right, and leads to it."""
+
+    def put(learner, code):
+        table = pickle.loads((learner / ".metadata").read_bytes())
+        torch.save(code, learner / "more.distcp")
+        for index, place in table.storage_data.items():
+            if index.fqn.startswith(wanted):
+                place.relative_path, place.offset = "more.distcp", 0
+                place.length = (learner / "more.distcp").stat().st_size
+        (learner / ".metadata").write_bytes(pickle.dumps(table))
+
+    return put
+
+
+@pytest.mark.parametrize(
+    "put", [put_into_the_table, put_beside_the_table, put_under("optim.param_groups"), put_under("random_0")]
+)
+def test_a_checkpoint_that_could_run_code_runs_none_and_is_refused(tmp_path, put):
+    path = save_checkpoint(tmp_path, 1, learner(), {}, keep=2)
+    load_checkpoint(path, learner())
+    put(path / "learner", Code(tmp_path / "ran"))
+    with pytest.raises(PostrlError, match=r"is refused: it names posix\.mkdir, which could run code") as caught:
+        load_checkpoint(path, learner())
+    assert "ask where it comes from" in caught.value.hint
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("put", [put_into_the_table, put_under("model.")])
+def test_a_model_is_not_made_of_a_checkpoint_that_could_run_code(tmp_path, put):
+    path = save_checkpoint(tmp_path, 1, learner(), {}, keep=2)
+    put(path / "learner", Code(tmp_path / "ran"))
+    with pytest.raises(PostrlError, match=r"is refused: it names posix\.mkdir"):
+        load_policy(path, tiny_model())
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_checkpoint_of_another_model_is_one_error(tmp_path):

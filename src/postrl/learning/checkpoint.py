@@ -25,7 +25,6 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -38,6 +37,7 @@ from postrl.errors import PostrlError, UsageError
 from postrl.learning.learner import Learner, name_base
 from postrl.learning.loading import make_savable
 from postrl.learning.optimizing import Optimizing
+from postrl.learning.stored import NamesCode, load_stored, stored_names
 
 STATE = "state.json"
 PENDING = "pending.bin"
@@ -105,16 +105,14 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
         loaded = _learner_state(learner)
         random_state = _drop_missing(loaded, path, f"random_{learner.ranks.rank}")
         with _quiet():
-            dcp.load(loaded, checkpoint_id=str(path / "learner"))  # type: ignore[attr-defined]
+            load_stored(loaded, path / "learner")
         for name, part in _parts(learner).items():
             part.updates = int(state[_count_of(name)])
     except PostrlError:
         raise
     except (Exception, CheckpointException) as error:  # whatever a damaged file makes torch raise
-        raise PostrlError(
-            f"checkpoint {path} cannot be read into this model: {_cause(error)}",
-            hint="resume with the same model and LoRA settings, or delete this checkpoint to use the one before",
-        ) from error
+        hint = "resume with the same model and LoRA settings, or delete this checkpoint to use the one before"
+        raise _unreadable(path, error, hint) from error
     for name, part in _parts(learner).items():
         _set_part(part, loaded[name] if name else loaded)
     if learner.reference is not None and "reference" in loaded:
@@ -142,7 +140,7 @@ def load_policy(path: Path, model: Any) -> None:
         )
     with _reading_policy(path), _quiet():
         state = {POLICY + name: held[name] for name in saved}
-        dcp.load(state, checkpoint_id=str(path / "learner"), no_dist=True)  # type: ignore[attr-defined]
+        load_stored(state, path / "learner", alone=True)
 
 
 def policy_names(path: Path) -> set[str]:
@@ -152,7 +150,7 @@ def policy_names(path: Path) -> set[str]:
         PostrlError: it is damaged.
     """
     with _reading_policy(path):
-        saved = FileSystemReader(str(path / "learner")).read_metadata().state_dict_metadata
+        saved = stored_names(path / "learner")
     return {name.removeprefix(POLICY) for name in saved if name.startswith(POLICY)}
 
 
@@ -161,10 +159,8 @@ def _reading_policy(path: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, CheckpointException) as error:  # whatever a damaged file makes torch raise
-        raise PostrlError(
-            f"checkpoint {path} cannot be read into this model: {_cause(error)}",
-            hint="give the model that the run began with (--model FOLDER), or an earlier checkpoint",
-        ) from error
+        hint = "give the model that the run began with (--model FOLDER), or an earlier checkpoint"
+        raise _unreadable(path, error, hint) from error
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -254,7 +250,7 @@ def _set_part(part: Optimizing[Any], loaded: dict[str, Any]) -> None:
 def _drop_missing(loaded: dict[str, Any], path: Path, name: str) -> dict[str, Any]:
     """This rank's random state, to be loaded, without what the checkpoint has not: it may come from fewer ranks, or from
     a machine without GPUs. What is missing stays as the run's seed made it."""
-    saved = FileSystemReader(str(path / "learner")).read_metadata().state_dict_metadata
+    saved = stored_names(path / "learner")
     kept = {kind: value for kind, value in loaded.pop(name).items() if f"{name}.{kind}" in saved}
     if kept:
         loaded[name] = kept
@@ -327,11 +323,28 @@ def _is_full(folder: Path) -> bool:
         return False
 
 
-def _cause(error: BaseException) -> str:
-    """The innermost thing that went wrong, in one line."""
+def _unreadable(path: Path, error: BaseException, hint: str) -> PostrlError:
+    """The error about a checkpoint that is damaged, of another model, or no checkpoint of ours at all."""
+    cause = _innermost(error)
+    if isinstance(cause, NamesCode):
+        return PostrlError(
+            f"checkpoint {path} is refused: {cause}, which could run code, and a checkpoint holds numbers alone; nothing of it was run",
+            hint="someone has changed it after it was saved: delete it to use the one before, and ask where it comes from",
+        )
+    return PostrlError(f"checkpoint {path} cannot be read into this model: {_cause(error)}", hint=hint)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What went wrong first, on the rank where it did."""
     failures = getattr(error, "failures", None)
     if failures:
         error = next(iter(failures.values()))[0]
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return error
+
+
+def _cause(error: BaseException) -> str:
+    """The same in one line."""
+    first = _innermost(error)
+    return (str(first).strip().splitlines() or [type(first).__name__])[0]
