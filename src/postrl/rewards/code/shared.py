@@ -12,8 +12,9 @@ import importlib
 import io
 import json
 import os
-import stat
 import sys
+
+from postrl.rewards.code.folder import Folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 LARGEST = 1 << 20
 """Bytes that a candidate may print; the rest is lost."""
-LARGEST_FILES = 4 << 20
-"""Bytes of the files that change between two looks."""
 RUNS_CODE = frozenset({"call", "special", "next", "send", "wait", "wait_next", "get", "set", "leave"})
 """Requests of the tests that may run code of the candidate."""
 
@@ -76,6 +75,10 @@ class Lender:
         """The candidate's files. What the tests wrote may change only where they named it in their call: they may be about
         to compare with it."""
         assert self.folder is not None
+        if type(changes) is not dict or not all(type(name) is str for name in changes):
+            raise TypeError(
+                "changes that are no dict of files"
+            )  # an object of the candidate would say one thing, then another
         for name in self.ours & changes.keys():
             path = os.path.join(self.folder.path, name)
             if not any(_is_beneath(path, os.path.join(self.folder.path, text)) for text in self.named):
@@ -231,73 +234,3 @@ class Asked(io.TextIOBase):
 
     def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
         return str(self.borrower.ask("read", "readline", size))
-
-
-# -- files ---------------------------------------------------------------------------------------------------------------
-
-
-class Folder:
-    """The folder of this process, as the other one last knew it. Regular files and folders only."""
-
-    def __init__(self) -> None:
-        self.path = os.getcwd()
-        self.known = self._look()
-
-    def changes(self) -> dict[str, bytes | bool]:
-        """What is new since the last look: the contents of files, True for a folder, False for what is gone.
-
-        Raises:
-            MemoryError: it is too much.
-        """
-        now = self._look()
-        found: dict[str, bytes | bool] = dict.fromkeys(self.known.keys() - now.keys(), False)
-        size = 0
-        for name in sorted(name for name, state in now.items() if self.known.get(name) != state):
-            found[name] = now[name] == () or self._content(name)
-            size += len(content) if type(content := found[name]) is bytes else 0
-            if size > LARGEST_FILES:
-                raise MemoryError("files of more than 4 MiB do not pass between tests and candidate")
-        self.known = now
-        return found
-
-    def apply(self, changes: dict[str, bytes | bool]) -> None:
-        """Make what the other side says that has changed. Nothing outside of the folder, and nothing through a link."""
-        for name in sorted(changes):
-            parts = name.split("/")
-            if not all(parts) or {".", ".."} & {*parts} or any(map(os.path.islink, self._above(parts))):
-                raise ValueError("a file that is not in the folder")
-            self._make(os.path.join(self.path, name), changes[name])
-        self.known = self._look()
-
-    def _make(self, path: str, content: bytes | bool) -> None:
-        if type(content) is bytes:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-            with open(os.open(path, flags, 0o600), "wb") as file:
-                file.write(content)
-        elif content:
-            os.makedirs(path, exist_ok=True)
-        elif os.path.isdir(path):
-            importlib.import_module("shutil").rmtree(path)
-        elif os.path.lexists(path):
-            os.remove(path)
-
-    def _above(self, parts: list[str]) -> list[str]:
-        return [os.path.join(self.path, *parts[:count]) for count in range(1, len(parts))]
-
-    def _content(self, name: str) -> bytes:
-        with open(os.open(os.path.join(self.path, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return file.read(LARGEST_FILES + 1)
-
-    def _look(self) -> dict[str, tuple[int, ...]]:
-        """Each path with what changes when it does; () for a folder."""
-        found: dict[str, tuple[int, ...]] = {}
-        for above, folders, files in os.walk(self.path):
-            for name in (*folders, *files):
-                path = os.path.join(above, name)
-                state = os.lstat(path)
-                relative = os.path.relpath(path, self.path)
-                if stat.S_ISDIR(state.st_mode):
-                    found[relative] = ()
-                elif stat.S_ISREG(state.st_mode):
-                    found[relative] = (state.st_mtime_ns, state.st_size, state.st_ino)
-        return found
