@@ -46,6 +46,63 @@ def test_the_last_block_that_defines_the_name_wins():
     assert first(f"{draft}\nBetter:\n```python\n{SQUARE}```\nUse:\n```python\nprint(square(3))\n```") == SQUARE
 
 
+BEHIND = {
+    "complexity": "```\nO(1)\n```",
+    "a command": "```\npython a.py < in.txt\n```",
+    "sample output": "Output:\n```\n3 4\n7\n```",
+    "valid Python": "```\n1\n```",
+    "a definition": "```\nsquare = 1\n```",
+    "nothing": "```\n```",
+    "an empty Python block": "```python\n# usage\n```",
+    "a session": "```python\n>>> square(3)\n9\n```",
+    "a fence that never closes": "```\n9",
+    "tildes": "~~~\n9\n~~~",
+    "a list item": "- ```\n  9\n  ```",
+    "another language": "```text\nsquare = 1\n```\n```diff\n-square = 1\n```\n```console\n$ square\n```",
+    "a longer fence around shorter ones": "````text\n```python\nsquare = 1\n```\n````",
+}
+
+
+@pytest.mark.parametrize("names", [(), ("square",)])
+@pytest.mark.parametrize("behind", BEHIND.values(), ids=BEHIND)
+def test_what_stands_behind_the_program_never_wins(behind, names):
+    program = find_program(f"```python\n{SQUARE}```\nSo:\n{behind}\n", names)
+    assert program is not None and program.alternatives[0] == (SQUARE,)
+
+
+@pytest.mark.parametrize("behind", BEHIND.values(), ids=BEHIND)
+def test_nor_does_what_stands_before_it(behind):
+    assert first(f"{behind}\n\n```python\n{SQUARE}```") == SQUARE
+
+
+def test_a_definition_without_a_tag_goes_before_a_use_with_one():
+    assert first(f"```\n{SQUARE}```\nUse:\n```python\nprint(square(3))\n```") == SQUARE
+
+
+def test_a_tagged_fence_ends_the_block_before_it():
+    assert first(f"```python\nsquare = 1\n```python\n{SQUARE}```") == SQUARE
+
+
+@pytest.mark.parametrize("fence", ["```", "````"])
+def test_an_answer_that_stands_in_a_markdown_block_is_read(fence):
+    assert first(f"{fence}markdown\nHere:\n```python\n{SQUARE}```\n{fence}\n") == SQUARE
+
+
+def test_a_fence_behind_the_mark_of_a_list_item_begins_a_block():
+    assert first("1. ```python\n   def square(n):\n       return n * n\n   ```\n2. Done.") == SQUARE
+
+
+@pytest.mark.parametrize("sign", ["\ufeff", "\u200b", "\u2060"])
+def test_signs_that_nobody_sees_hide_nothing(sign):
+    for text in (f"{sign}```python\n{SQUARE}```{sign}", f"```python\n{sign}{SQUARE}{sign}```", sign + SQUARE):
+        program = find_program(text, ("square",))
+        assert program is not None and any(sources[0].strip() == SQUARE.strip() for sources in program.alternatives)
+
+
+def test_a_string_keeps_the_signs_that_nobody_sees():
+    assert first("```python\nsquare = '\u200d'\n```") == "square = '\u200d'\n"
+
+
 def test_without_a_definition_the_last_block_is_the_program():
     assert first("```python\nx = 1\n```\n```python\nx = 2\n```") == "x = 2\n"
 

@@ -24,7 +24,8 @@ PIECE = 1 << 16
 
 
 class SandboxError(PostrlError):
-    """The sandbox failed, not the program in it: nothing can be said about the program."""
+    """The machine failed, not the program: the confinement could not be made, or was ended from outside. What fails
+    after the program began is its own doing, whatever it did to bring that about."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Outcome:
     status: int
     """Exit status; -N when signal N ended it, as in subprocess."""
     limit: str | None
-    """The limit that it hit, as far as can be told: cpu, memory, wall, processes or disk. A program that was refused
-    memory may also have ended with a MemoryError, which only it can tell."""
+    """The limit that it hit, as far as can be told: cpu, memory, wall, processes or disk; sandbox when its confinement
+    failed while it ran. A program that was refused memory may also have ended with a MemoryError, which only it can
+    tell."""
     cpu: float
     """Seconds of processor time."""
     memory: int
@@ -107,16 +109,19 @@ class Contained:
         if not self._ended():
             return None
         lines = self._lines()
-        if "error" in lines:
+        failed = "error" in lines
+        if failed and "running" not in lines:
             raise SandboxError(f"the sandbox failed: {lines['error']}")
+        if "told" in lines:
+            raise SandboxError(f"the keeper of a sandbox was told {lines['told']}")
         if "keeper" not in lines and "ended" not in lines:
             raise SandboxError("no process could be started for a program", hint="too many processes, or no memory?")
-        if "ended" not in lines:
+        if "ended" not in lines and not failed:
             raise SandboxError("the keeper of a sandbox was killed from outside", hint="out of memory?")
-        status, milliseconds, peak = (int(number) for number in lines["ended"].split())
-        return Outcome(
-            status, lines.get("limit") or self._limit(status, milliseconds, peak), milliseconds / 1000, 1024 * peak
-        )
+        ended = lines.get("ended", f"{-signal.SIGKILL} 0 0")
+        status, milliseconds, peak = (int(number) for number in ended.split())
+        limit = "sandbox" if failed else lines.get("limit") or self._limit(status, milliseconds, peak)
+        return Outcome(status, limit, milliseconds / 1000, 1024 * peak)
 
     def kill(self) -> None:
         """SIGKILL to everything that it started. Returns at once; `wait` and `close` wait for the end."""

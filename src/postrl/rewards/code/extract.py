@@ -3,9 +3,9 @@
   find_program("Sure:\\n```python\\ndef f(): ...\\n```", names=["f"])
 
 1. Reasoning is left out (`text.final_part`).
-2. Fenced blocks: a fence stands at the start of a line. The program is the last block tagged as Python (in any case)
-   that defines a name under test, else the last such block without a tag, else the last block tagged as Python, else
-   the last one without a tag, for a script rather one that prints. A block that the text ends in counts.
+2. Fenced blocks (`fences`) that are tagged as Python or not at all, unless they hold nothing or an interpreter's
+   session. One that defines a name under test goes before one that does not, then a tagged one before one without a
+   tag, which is most often a sample or a note, and of those a script that prints; of equals the last is the program. A block that the text ends in counts.
 3. Without a fence the whole text; after starter code, as far as it goes on with that.
 """
 
@@ -16,16 +16,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from postrl.rewards.code import fences
 from postrl.rewards.text import final_part
 
-FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^`]*)")
-PYTHON = re.compile(r"(?:language-|lang-)?(?:py|i?python|cpython)-?(?:3(?:\.(?:\d+|x))*)?")
-"""Tags of blocks that are Python; those of sessions (pycon, python-repl) and of its second version are not."""
-INVISIBLE = re.compile("^[\ufeff\u200b\u2060]+", re.MULTILINE)
-"""Byte order marks and spaces of no width at the start of a line, where they would hide a fence or break a program."""
 PRINTS = re.compile(r"\b(?:print|write|writelines|stdout)\b")
 """Of a script that prints, and rarely of what it has printed."""
-STRINGS = re.compile(r"#[^\n]*|'''|\"\"\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+HIDING = re.compile("^[\ufeff\u200b\u2060]+", re.MULTILINE)
+"""At the start of a line, where they would hide a fence or break a program."""
+INVISIBLE = {**fences.INVISIBLE, 0xA0: " "}
+"""What Python refuses outside of strings and nobody sees, and what takes its place."""
 
 
 @dataclass(frozen=True)
@@ -50,44 +49,16 @@ def find_program(completion: str, names: Sequence[str] = (), starter: str | None
     text = final_part(completion)
     if text is None or not text.strip():
         return None
-    text = INVISIBLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")) + "\n"
-    if found := list(blocks(text)):
-        return Program(tuple(_with_starter(_chosen(found, names), names, starter)), fenced=True)
-    if any(FENCE.fullmatch(line.rstrip()) for line in text.split("\n")):  # of other languages
+    text = HIDING.sub("", text.replace("\r\n", "\n").replace("\r", "\n")) + "\n"
+    found = [block for block in fences.find_blocks(text) if block.is_code]
+    if found:
+        likeliest = max(reversed(found), key=lambda block: _rank(block, names))
+        return Program(tuple(_alternatives(likeliest.source, names, starter, fenced=True)), fenced=True)
+    if any(map(fences.fence, text.split("\n"))):  # of other languages
         return None
-    if starter:
-        return Program(tuple(_with_starter(text, names, starter)), fenced=False)
-    if names and not any(defines(text, name) for name in names):  # prose
+    if not starter and names and not _defines_any(text, names):  # prose
         return None
-    return Program(((text,),), fenced=False)
-
-
-def _chosen(found: Sequence[tuple[bool, str]], names: Sequence[str]) -> str:
-    """The program among blocks, as the head of this module says."""
-    tagged = [block for is_tagged, block in found if is_tagged]
-    plain = [block for is_tagged, block in found if not is_tagged]
-    defining = [[block for block in part if any(defines(block, name) for name in names)] for part in (tagged, plain)]
-    printing = [block for block in plain if PRINTS.search(block)] if not names else []
-    return next(part[-1] for part in (*defining, tagged, printing, plain) if part)
-
-
-def blocks(text: str) -> Iterator[tuple[bool, str]]:
-    """The blocks of a text that may be Python, in order: whether they are tagged as Python, and their code. One without a
-    tag or without code says nothing else."""
-    lines = text.split("\n")
-    number = 0
-    while number < len(lines):
-        opening = FENCE.fullmatch(lines[number].rstrip())
-        number += 1
-        if opening is None:
-            continue
-        tag = _tag(opening["info"])
-        tagged = PYTHON.fullmatch(tag) is not None
-        end = _end_of_block(lines, number, opening, tagged or not tag)
-        code = textwrap.dedent("\n".join(lines[number:end])) + "\n"
-        if (tagged or not tag) and code.strip():
-            yield tagged, code
-        number = end + 1
+    return Program(tuple(_alternatives(text, names, starter, fenced=False)), fenced=False)
 
 
 def defines(source: str, name: str) -> bool:
@@ -97,52 +68,20 @@ def defines(source: str, name: str) -> bool:
     return re.search(pattern, source, re.MULTILINE) is not None
 
 
-def _tag(info: str) -> str:
-    """The language of a fence: `Python title="a.py"`, `{.python .numberLines}`, `python:main.py`."""
-    words = re.split(r"[\s,:;=(]+", info.strip().strip("{}"))
-    return words[0].lstrip(".").lower() if words else ""
+def _rank(block: fences.Block, names: Sequence[str]) -> tuple[bool, bool, bool]:
+    prints = not names and PRINTS.search(block.source) is not None
+    return _defines_any(block.source, names), block.tagged, prints and not block.tagged
 
 
-def _end_of_block(lines: list[str], start: int, opening: re.Match[str], python: bool) -> int:
-    """The line of the closing fence, the end of the text when there is none. A program may hold lines that look like one
-    in its strings: they close it only when nothing else does."""
-    first = None
-    quote = ""
-    for number in range(start, len(lines)):
-        line = lines[number]
-        if _closes(line, opening):
-            first = number if first is None else first
-            if not quote:
-                return number
-        elif python:
-            quote = _open_quote(line, quote)
-    return len(lines) if first is None else first
+def _defines_any(source: str, names: Sequence[str]) -> bool:
+    source = source.translate(INVISIBLE)
+    return any(defines(source, name) for name in names)
 
 
-def _closes(line: str, opening: re.Match[str]) -> bool:
-    closing = FENCE.fullmatch(line.rstrip())
-    return (
-        closing is not None
-        and not closing["info"].strip()
-        and closing["fence"].startswith(opening["fence"])
-        and len(closing["indent"]) <= len(opening["indent"])
-    )
-
-
-def _open_quote(line: str, quote: str) -> str:
-    """The triple quotes that are open after a line of a program, "" for none; `quote`: those open before it."""
-    position = 0
-    while True:
-        if quote:
-            end = line.find(quote, position)
-            if end < 0:
-                return quote
-            position, quote = end + 3, ""
-        token = STRINGS.search(line, position)
-        if token is None:
-            return ""
-        position = token.end()
-        quote = token[0] if token[0] in ("'''", '"""') else ""
+def _alternatives(source: str, names: Sequence[str], starter: str | None, *, fenced: bool) -> Iterator[tuple[str, ...]]:
+    """The program as it stands, then without what nobody sees: a string may need it, Python refuses it elsewhere."""
+    for text in dict.fromkeys((source, source.translate(INVISIBLE))):
+        yield from _with_starter(textwrap.dedent(text) if fenced else text, names, starter)
 
 
 def _with_starter(code: str, names: Sequence[str], starter: str | None) -> Iterator[tuple[str, ...]]:

@@ -5,8 +5,9 @@ folder, its standard streams, and those that it is passed.
 
 The channel is one end of a socket pair. Down it comes one job (marshal: from the caller, never from a candidate), then
 nothing; its end asks for the end of everything. Up it go lines: `keeper PID`, `running` before the program's first line,
-`ended STATUS CPU_MS PEAK_KB` after its last, `limit NAME` for a limit that was enforced from here, or `error TEXT` when
-the confinement failed, in which case nothing of the program ran. The program's process closes the channel first.
+`ended STATUS CPU_MS PEAK_KB` after its last, `limit NAME` for a limit that was enforced from here, `error TEXT` when
+the confinement failed, `told TEXT` when all of it was ended from outside. The program's process closes the channel
+before its first line, and can neither signal the keeper nor ask it for anything.
 
 The keeper is not confined: it reads nothing that comes from the program.
 """
@@ -97,6 +98,8 @@ class Keeper:
                 self._end_all()
                 tree.remove(self.job["folder"])
             self._report()
+        except InterruptedError as error:
+            channel.say(self.up, f"told {error}")
         except Exception as error:
             channel.say(self.up, f"error {type(error).__name__}: {error}")
         finally:
@@ -133,7 +136,7 @@ class Keeper:
             if left <= 0:
                 return "wall"
             if os.getppid() != self.parent or self.told_to_end:
-                raise InterruptedError("the keeper was told to end")
+                raise InterruptedError("to end")
             if not self.strict and (limit := program.passed_limit(self.job, self.child)):
                 return limit
             for fd, _ in self.events.poll(1000 * min(left, sample)):

@@ -93,11 +93,12 @@ def _confine_init(job: Job, uid: int | None) -> None:
 def _be_init(job: Job, up: int, program: int) -> None:
     """Reap what ends and hold the memory of all processes together to the limit. Never returns.
 
-    The program has begun by now: what fails here ends it like any crash, and never counts as the sandbox's failure.
+    What fails here ends the program, too; whether that had begun decides whose failure it is (`contained.Outcome`).
     """
     try:
         _watch(job, up, program)
-    except Exception:
+    except Exception as error:
+        channel.say(up, f"error of init: {type(error).__name__}: {error}")
         os._exit(1)  # the kernel ends all processes of the namespace with it
 
 

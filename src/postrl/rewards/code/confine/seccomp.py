@@ -38,7 +38,8 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {  # name: (x86_64, aarch64)
     "msgctl": (71, 187), "msgget": (68, 186), "msgrcv": (70, 188), "msgsnd": (69, 189),
     "name_to_handle_at": (303, 264), "nfsservctl": (180, 42), "open": (2, None), "open_by_handle_at": (304, 265),
     "open_tree": (428, 428), "openat": (257, 56), "openat2": (437, 437), "perf_event_open": (298, 241),
-    "personality": (135, 92), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "pivot_root": (155, 41),
+    "personality": (135, 92), "pidfd_getfd": (438, 438), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
+    "pivot_root": (155, 41), "prctl": (157, 167),
     "prlimit64": (302, 261), "process_madvise": (440, 440), "process_mrelease": (448, 448),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60),
     "quotactl_fd": (443, 443), "reboot": (169, 142), "removexattr": (197, 14), "request_key": (249, 218),
@@ -76,6 +77,7 @@ WITHOUT_NAMESPACES = """
 """Where no namespace contains them: new processes, and System V and POSIX objects, which outlive their maker and which
 whoever guesses their number can use."""
 
+SIGNALS = "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_open"
 OF_A_PROCESS = "prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr"
 """Limits and scheduling of the process in the first argument; 0 is the caller itself."""
 PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
@@ -90,7 +92,8 @@ ATTRIBUTES = """
 CLONE_THREAD = 0x00010000
 AF_UNIX = 1
 TIOCSTI, TIOCLINUX, TIOCSCTTY, FIOSETOWN, SIOCSPGRP = 0x5412, 0x541C, 0x540E, 0x8901, 0x8902
-F_SETOWN, F_SETSIG, F_SETOWN_EX = 8, 10, 15
+F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE = 8, 10, 15, 1024
+PR_SCHED_CORE = 62
 ALL = 0xFFFFFFFF
 
 LOAD, JUMP_EQUAL, JUMP_GREATER, AND, RETURN = 0x20, 0x15, 0x25, 0x54, 0x06
@@ -179,6 +182,7 @@ def restrict(*, namespaces: bool, fork: bool, threads: bool, attributes: bool) -
     if not fork:
         rules.deny("fork vfork")
         rules.deny_if("clone", 0, CLONE_THREAD, 0)
+    rules.deny_if("prctl", 0, ALL, PR_SCHED_CORE)
     if namespaces:
         _leave_init_alone(rules)
     else:
@@ -194,8 +198,8 @@ def restrict(*, namespaces: bool, fork: bool, threads: bool, attributes: bool) -
 def _leave_others_alone(rules: Filter) -> None:
     """Signals, limits and priorities only for the process itself."""
     rules.deny(WITHOUT_NAMESPACES)
-    rules.deny_unless("kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo", 0, (os.getpid(),))
-    for command in (F_SETOWN, F_SETSIG, F_SETOWN_EX):
+    rules.deny_unless(SIGNALS, 0, (os.getpid(),))
+    for command in (F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE):
         rules.deny_if("fcntl", 1, ALL, command)
     rules.deny_unless(OF_A_PROCESS, 0, (0, os.getpid()))
     rules.deny_unless("setpriority", 1, (0, os.getpid()))
@@ -205,7 +209,7 @@ def _leave_others_alone(rules: Filter) -> None:
 def _leave_init_alone(rules: Filter) -> None:
     """Init of the process namespace, which holds the program to its limits and has its user. Signals from inside do not
     reach it; limits, priorities and scheduling would."""
-    rules.deny_if(OF_A_PROCESS, 0, ALL, INIT)
+    rules.deny_if(f"{SIGNALS} {OF_A_PROCESS}", 0, ALL, INIT)
     for call, one_process in (("setpriority", PRIO_PROCESS), ("ioprio_set", IOPRIO_WHO_PROCESS)):
         rules.deny_if(call, 1, ALL, INIT)
         rules.deny_unless(call, 0, (one_process,))  # all processes of a user or a group: init is among them
