@@ -17,6 +17,7 @@ from postrl.algorithms.resolve import SETTINGS, resolve
 from postrl.config import GRPOConfig
 from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import context_exceeded, group_of_one, refuse
+from postrl.config.engines import decided, engine_of
 from postrl.errors import UsageError
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
 from postrl.learning.context import context_of
@@ -129,17 +130,18 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         path = connections.model_path or config.model
         tokenizer = given.tokenizer or load_tokenizer(config, path)
         model = given.model if given.model is not None else load_model(config, path, peft_config=given.peft_config)
-        if not config.replay:
+        if engine_of(config).samples:
             refuse(context_exceeded(config, context_of(model.config.to_dict())))
         stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
         model = with_lora(model, config, given.peft_config)
-        embedded = not connections.server_urls and not config.replay
+        embedded = not connections.server_urls and engine_of(config).samples
         if embedded and ranks.size > 1:
             raise UsageError(
-                f"engine = transformers generates inside one trainer process, and {ranks.size} are running",
+                f"engine = {config.engine} generates inside one trainer process, and {ranks.size} are running",
                 hint="use --engine vllm, or --num-processes 1",
             )
-        sampler = _EmbeddedParts(tokenizer, stop_ids, len(model.get_input_embeddings().weight)) if embedded else None
+        engine, tokens = decided(config, installed=False), len(model.get_input_embeddings().weight)
+        sampler = _EmbeddedParts(engine, tokenizer, stop_ids, tokens) if embedded else None
         source = _source(config, connections, tokenizer, folder, given, sampler) if ranks.is_main else None
         if source is not None:
             stack.callback(source.close)
@@ -184,11 +186,15 @@ def resolve_algorithm(config: GRPOConfig) -> Algorithm:
     return algorithm
 
 
+SAMPLERS = {"transformers": EmbeddedSampler}
+"""What samples inside the trainer, by engine."""
+
+
 class _EmbeddedParts:
     """The embedded sampler comes before the learner (the worker needs it), its model and version after."""
 
-    def __init__(self, tokenizer: Any, stop_ids: Sequence[int], vocabulary: int) -> None:
-        self.tokenizer, self.stop_ids, self.vocabulary = tokenizer, stop_ids, vocabulary
+    def __init__(self, engine: str, tokenizer: Any, stop_ids: Sequence[int], vocabulary: int) -> None:
+        self.engine, self.tokenizer, self.stop_ids, self.vocabulary = engine, tokenizer, stop_ids, vocabulary
         self.sampler: EmbeddedSampler | None = None
 
     def sample(self, requests: Any) -> Any:
@@ -196,7 +202,7 @@ class _EmbeddedParts:
         return self.sampler.sample(requests)
 
     def attach(self, model: Any, sync: EmbeddedSync) -> None:
-        self.sampler = EmbeddedSampler(
+        self.sampler = SAMPLERS[self.engine](
             model, self.tokenizer, stop_token_ids=self.stop_ids, version=lambda: sync.version
         )
 
@@ -286,7 +292,7 @@ def _sync(
     tokenizer: Any,
     sampler: _EmbeddedParts | None,
 ) -> WeightSync:
-    if config.replay:
+    if not engine_of(config).samples:
         return NoSync()
     if sampler is not None:
         own = _sampling_copy(learner, compute_dtype(config)) if learner.sharded else None

@@ -8,6 +8,7 @@ from postrl.algorithms.presets import PRESETS, Preset
 from postrl.algorithms.refused import flag
 from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import GRPOConfig
+from postrl.config.engines import engine_of
 from postrl.errors import UsageError
 from postrl.run.folder import check_resume_is_named
 
@@ -70,7 +71,7 @@ def shown(name: str, value: object) -> str:
 
 def run(config: GRPOConfig, dry_run: bool) -> int:
     """Check that there is something to train and to train on, then launch (or simulate); returns the exit code."""
-    if config.engine == "simulated":
+    if not engine_of(config).trains:
         from postrl.cli.simulated import run as simulate
 
         return simulate(config, dry_run)
@@ -85,7 +86,7 @@ def run(config: GRPOConfig, dry_run: bool) -> int:
             "no model is given",
             hint="--model Qwen/Qwen2.5-0.5B-Instruct, or --model smollm2-135m for the packaged demo model",
         )
-    if not (config.dataset or config.dataset_path or config.replay):
+    if not (config.dataset or config.dataset_path) and engine_of(config).samples:
         raise UsageError(
             "no data set is given", hint="--dataset arithmetic, gsm8k, a hub id or a local file such as rows.jsonl"
         )

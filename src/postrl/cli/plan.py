@@ -10,6 +10,7 @@ import typer
 
 from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import GRPOConfig
+from postrl.config.engines import engine_of
 from postrl.errors import UsageError
 
 HELP = """Show what a run would start, as `postrl grpo --dry-run` does. Takes the settings of that run
@@ -106,9 +107,9 @@ def _simulate(config: GRPOConfig, gpus: int | None, from_run: str | None, steps:
     from postrl.simulation.calibrate import assume, split_of
     from postrl.simulation.splits import best, compare, divisions, staleness_of
 
-    if config.engine == "transformers" and not from_run:
+    if engine_of(config).embedded and not from_run:
         raise UsageError(
-            "engine = transformers generates inside the trainer, and a simulation is of servers beside it",
+            f"engine = {config.engine} generates inside the trainer, and a simulation is of servers beside it",
             hint="use --engine vllm, or leave --engine out",
         )
     extra = [f"from={from_run}"] if from_run else []

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from postrl.algorithms.presets import PRESETS, Preset, find
 from postrl.algorithms.refused import Problem, flag, problem
+from postrl.config.engines import engine_of
 from postrl.config.settings import Settings
 from postrl.errors import UsageError
 from postrl.rows.plain import HALF_A_CHARACTER
@@ -94,7 +95,7 @@ def _algorithm(c: Settings) -> Problem:
 
 def group_of_one(c: Settings, preset: Preset) -> Problem:
     """What is wrong with groups of one completion for an algorithm that compares those of a group."""
-    if preset.compares_groups and c.num_generations < 2 and not c.replay:
+    if preset.compares_groups and c.num_generations < 2 and engine_of(c).samples:
         return (
             f"num_generations is {c.num_generations}: in algorithm = {preset.name} a group of one has no baseline, every "
             "advantage would be 0",
@@ -243,9 +244,9 @@ def _microbatch_holds_one(c: Settings) -> Problem:
 
 
 def _server_urls(c: Settings) -> Problem:
-    if c.vllm_server_url and c.engine == "transformers":
+    if c.vllm_server_url and engine_of(c).embedded:
         return (
-            "engine = transformers generates inside the trainer, and vllm_server_url names a server",
+            f"engine = {c.engine} generates inside the trainer, and vllm_server_url names a server",
             "remove --vllm-server-url, or use --engine vllm",
         )
     for url in c.vllm_server_url:
@@ -255,18 +256,18 @@ def _server_urls(c: Settings) -> Problem:
 
 
 def _embedded_ranks(c: Settings) -> Problem:
-    if c.engine == "transformers" and (c.num_processes or 1) > 1 and not c.replay:
+    if engine_of(c).embedded and (c.num_processes or 1) > 1:
         return (
-            f"engine = transformers generates inside one trainer process, and num_processes = {c.num_processes}",
+            f"engine = {c.engine} generates inside one trainer process, and num_processes = {c.num_processes}",
             "use --engine vllm, or --num-processes 1",
         )
     return None
 
 
 def _asynchronous(c: Settings) -> Problem:
-    if c.max_staleness and c.engine == "transformers" and not c.replay:
+    if c.max_staleness and not engine_of(c).overlaps:
         return (
-            f"max_staleness = {c.max_staleness}, and engine = transformers generates inside the trainer: nothing overlaps",
+            f"max_staleness = {c.max_staleness}, and engine = {c.engine} generates inside the trainer: nothing overlaps",
             "use --engine vllm, or --max-staleness 0",
         )
     if c.in_flight == "abort" and c.stop:
@@ -286,26 +287,26 @@ def _simulated(c: Settings) -> Problem:
     for arg in c.simulation_arg:
         if "=" not in arg:
             return f"simulation_arg is {arg!r}", "write it as KEY=VALUE, such as --simulation-arg length-mean=300"
-    if c.engine != "simulated":
+    if engine_of(c).trains:
         return None
     for name in ("replay", "resume", "eval_dataset", "vllm_server_url", "push_to_hub", "report_to"):
         if value := getattr(c, name):
             return (
-                f"engine = simulated has no model, no data and no checkpoint, and {name} is {value}",
+                f"engine = {c.engine} has no model, no data and no checkpoint, and {name} is {value}",
                 f"remove {flag(name)}, or use another --engine",
             )
     if c.max_steps == -1:
         return (
-            "engine = simulated reads no data set, so num_train_epochs says nothing about the number of its steps",
+            f"engine = {c.engine} reads no data set, so num_train_epochs says nothing about the number of its steps",
             "set --max-steps",
         )
     return None
 
 
 def _weight_sync(c: Settings) -> Problem:
-    if c.weight_sync == "lora" and c.engine == "transformers" and not c.replay:
+    if c.weight_sync == "lora" and engine_of(c).embedded:
         return (
-            "weight_sync = lora loads adapters into vLLM servers, and engine = transformers has none",
+            f"weight_sync = lora loads adapters into vLLM servers, and engine = {c.engine} has none",
             "remove --weight-sync, or use --engine vllm",
         )
     if c.weight_sync == "full" and c.lora_rank:
@@ -324,8 +325,8 @@ def _vllm_args(c: Settings) -> Problem:
 
 
 def _narrowed(c: Settings) -> Problem:
-    servers = c.engine in ("vllm", "simulated") or c.vllm_server_url
-    if (c.top_p < 1 or c.top_k) and servers and not c.replay:
+    narrows = engine_of(c).narrows and not (c.vllm_server_url and engine_of(c).servers)
+    if (c.top_p < 1 or c.top_k) and not narrows:
         return (
             f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and vLLM's "
             "servers do not say which: the trainer's log-probs would be those of all tokens, and no importance ratio right",
@@ -343,7 +344,7 @@ def context_exceeded(c: Settings, context: int | None) -> Problem:
         (context, f"the context of {c.model or 'the model'}, {context} tokens"),
     ]
     for limit, what in limits:
-        if limit and longest > limit and not (what.startswith("max_model_len") and c.engine == "transformers"):
+        if limit and longest > limit and not (what.startswith("max_model_len") and engine_of(c).embedded):
             left = limit - c.max_completion_length
             return (
                 f"max_prompt_length + max_completion_length = {c.max_prompt_length} + {c.max_completion_length} = {longest} "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from postrl.config import paths
+from postrl.config import engines, paths
 
 
 def setting(default: Any, panel: str, help: str, path: paths.Kind | None = None) -> Any:
@@ -147,12 +147,7 @@ class Settings:
     )
 
     # -- rollout -------------------------------------------------------------------------------------------------
-    engine: Literal["auto", "transformers", "vllm", "simulated"] = setting(
-        "auto",
-        ROLLOUT,
-        "What generates: transformers (inside the trainer) or vllm (servers); auto: vllm where it is installed. simulated: "
-        "nothing, and nothing is trained; it shows how long a run would take (docs/planning.md).",
-    )
+    engine: engines.EngineName = setting("auto", ROLLOUT, engines.HELP)
     vllm_server_url: list[str] = setting(
         [], ROLLOUT, "A vLLM server that already runs; repeatable; nothing is started or stopped then."
     )

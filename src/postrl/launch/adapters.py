@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from postrl.config import GRPOConfig
+from postrl.config.engines import engine_of
 from postrl.errors import PostrlError, UsageError
 from postrl.models.adapter import adapter_named
 from postrl.models.folder import cached_snapshot
@@ -82,7 +83,7 @@ def adapter_plan(config: GRPOConfig, model: str, *, cpu: bool, peft_config: Any 
     Raises:
         UsageError: weight_sync lora or merge without an adapter, or lora for one that vLLM does not take.
     """
-    if config.engine not in ("vllm", "auto") or config.replay:
+    if not engine_of(config).servers:
         return FULL
     if peft_config is None and config.adapter:
         peft_config = SimpleNamespace(**adapter_named(config.adapter).settings)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from postrl.config import GRPOConfig
 from postrl.config.checks import context_exceeded, refuse
+from postrl.config.engines import engine_of
 from postrl.host.text import read_template
 from postrl.launch.model import check_reward_models
 from postrl.learning.context import context_length
@@ -26,7 +27,7 @@ def check_early(config: GRPOConfig, rewards: Sequence[RewardSpec] = (), *, model
     """
     if config.chat_template:
         read_template(config.chat_template)
-    if config.replay:
+    if not engine_of(config).samples:
         return
     refuse(context_exceeded(config, context_length(config.model if model is None else model)))
     specs = early_rewards(config, rewards)

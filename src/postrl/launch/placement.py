@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 
+from postrl.config.engines import ENGINES
 from postrl.errors import UsageError
 
 SHARED_GPU_MEMORY = 0.4
@@ -64,7 +65,7 @@ def place(
 
     Args:
         num_gpus: visible GPUs; 0 is a CPU machine.
-        engine: "vllm" starts servers, "transformers" generates inside the (one) trainer process.
+        engine: of `ENGINES`: those with servers get GPUs for them, those inside the trainer have one rank.
         num_servers: vLLM servers to start; 0 when they run already.
         tensor_parallel_size: GPUs per server.
         num_processes: trainer ranks; None: every GPU the servers leave free, 1 on a CPU machine and for transformers.
@@ -72,13 +73,13 @@ def place(
     Raises:
         UsageError: they do not fit.
     """
-    servers = num_servers if engine == "vllm" else 0
+    servers = num_servers if ENGINES[engine].servers else 0
     if num_gpus == 0:
         return _on_cpu(servers, tensor_parallel_size, num_processes)
     if num_gpus == 1 and servers == 1 and tensor_parallel_size == 1 and (num_processes or 1) == 1:
         return Placement([[0]], [0], 1, cpu=False)
     taken = servers * tensor_parallel_size
-    ranks = num_processes or (1 if engine == "transformers" else num_gpus - taken)
+    ranks = num_processes or (1 if ENGINES[engine].embedded else num_gpus - taken)
     _check_gpus(num_gpus, taken, ranks, servers, tensor_parallel_size, num_processes)
     starts = range(num_gpus - taken, num_gpus, tensor_parallel_size) if taken else []
     server_devices = [list(range(start, start + tensor_parallel_size)) for start in starts]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from postrl.algorithms.presets import has_critic
 from postrl.config import GRPOConfig
+from postrl.config.engines import engine_of
 from postrl.launch.adapters import AdapterPlan, adapter_plan
 from postrl.launch.placement import Placement
 from postrl.launch.vllm import server_command
@@ -28,8 +29,8 @@ def plan(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:
     yield "model", config.model + _without_weights(config)
     if config.adapter:
         yield "adapter", f"{config.adapter} (LoRA, rank {config.lora_rank}), trained on"
-    yield "data", f"the rollouts stored in {config.replay}" if config.replay else _data(config)
-    if not config.replay:
+    yield "data", _data(config) if engine_of(config).samples else f"the rollouts stored in {config.replay}"
+    if engine_of(config).samples:
         yield "reward", ", ".join(config.reward or _own_rewards(config))
     yield from _samplers(config, placement)
     where = f"GPUs {_commas(placement.trainer_devices)}" if placement.trainer_devices else "the CPU"
@@ -70,10 +71,10 @@ def _own_rewards(config: GRPOConfig) -> list[str]:
 
 
 def _samplers(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, str]]:
-    if config.replay:
+    if not engine_of(config).samples:
         return
-    if config.engine == "transformers":
-        yield "engine", "transformers, inside the trainer"
+    if engine_of(config).embedded:
+        yield "engine", f"{config.engine}, inside the trainer"
     adapters = adapter_plan(config, config.model, cpu=placement.cpu)
     for url in config.vllm_server_url:
         yield "vLLM server", f"{url} (already running)"
@@ -81,7 +82,7 @@ def _samplers(config: GRPOConfig, placement: Placement) -> Iterator[tuple[str, s
         argv, _ = server_command(config, model=config.model, port=0, devices=devices, token="", adapters=adapters)
         where = f"GPUs {_commas(devices)}" if devices else "the CPU"
         yield f"vLLM server {index}", f"on {where}: {shlex.join(argv)}"
-    if config.engine == "vllm" and config.lora_rank:
+    if engine_of(config).servers and config.lora_rank:
         yield "weight sync", _weight_sync(adapters)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from postrl.config import GRPOConfig
 from postrl.config.algorithm_file import check_preset
+from postrl.config.engines import engine_of, servers_of
 from postrl.console import StepLine, note
 from postrl.data.prompts import check_sources
 from postrl.errors import PostrlError, UsageError
@@ -50,7 +51,7 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
         KeyboardInterrupt: it was told to stop at once; everything it started has ended.
     """
     config = with_engine(config)
-    settle(note, servers=0 if config.engine == "transformers" else len(config.vllm_server_url) or config.num_servers)
+    settle(note, servers=servers_of(config))
     config = with_adapter(config)
     notes = check(config, weights=not dry_run)
     placement = placement_of(config)
@@ -112,7 +113,7 @@ def check(config: GRPOConfig, *, weights: bool = True) -> list[str]:
     guessed, a line each."""
     notes: list[str] = []
     check_preset(config.algorithm)
-    if not config.replay:
+    if engine_of(config).samples:
         specs = [resolve(spec) for spec in config.reward]
         with_options(specs, config.reward_arg if specs else ())  # of the data sets' own rewards the worker knows
         notes = check_data(config)

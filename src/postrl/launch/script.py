@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postrl.config.engines import engine_of, servers_of
 from postrl.console import note
 from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
@@ -47,13 +48,13 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
         with writing_as_rank(RunFolder(config.output_dir or "")):
             yield addresses
         return
-    settle(note, servers=0 if config.engine == "transformers" else len(config.vllm_server_url) or config.num_servers)
+    settle(note, servers=servers_of(config))
     if given.model is None:
         check_model(config, tokenizer=given.tokenizer is None)
     check_early(config, given.job.rewards if given.job else (), model=None if given.model is None else "")
     check_trackers(config.report_to)
     check_access(config.push_to_hub)
-    job = given.job.dumps() if given.job is not None and config.engine == "vllm" else None
+    job = given.job.dumps() if given.job is not None and engine_of(config).servers else None
     with run_folder_of(config, checkpoint) as (_, folder):
         note(f"run folder: {folder.path} (logs in {folder.logs})")
         path = _model_path(config, given, folder)
@@ -124,7 +125,7 @@ def _model_path(config: GRPOConfig, given: Given, folder: RunFolder) -> str:
     """Where servers find the initial model; one that only exists as an object is saved for them."""
     if given.model is None:
         return local_model(config)
-    if config.engine != "vllm":
+    if not engine_of(config).servers:
         return config.model
     from postrl.learning.loading import load_tokenizer
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
+from postrl.config.engines import decided, engine_of
 from postrl.console import note
 from postrl.errors import ServerError, UsageError
 from postrl.host.python import python
@@ -46,29 +47,24 @@ def with_engine(config: GRPOConfig) -> GRPOConfig:
     Raises:
         UsageError: vllm is asked for and not installed, or nothing is to be trained.
     """
-    if config.engine == "simulated":
+    if not engine_of(config).trains:
         raise UsageError(
-            "engine = simulated trains no model, so a script's trainer cannot run it",
+            f"engine = {config.engine} trains no model, so a script's trainer cannot run it",
             hint="use `postrl grpo --engine simulated` or `postrl plan --simulate`, or another engine",
         )
-    installed = vllm_distribution()
-    if config.engine == "vllm" and not installed and not config.vllm_server_url:
-        raise UsageError(
-            "engine = vllm, and vLLM is not installed",
-            hint=INSTALL_VLLM,
-        )
-    if config.engine != "auto":
-        return config
-    return replace(config, engine="vllm" if installed or config.vllm_server_url else "transformers")
+    installed = vllm_distribution() is not None
+    config = replace(config, engine=decided(config, installed=installed))
+    if engine_of(config).servers and not installed and not config.vllm_server_url:
+        raise UsageError(f"engine = {config.engine}, and vLLM is not installed", hint=INSTALL_VLLM)
+    return config
 
 
 def placement_of(config: GRPOConfig) -> Placement:
     """Where the processes of the run go on this machine."""
-    starts = config.engine == "vllm" and not config.vllm_server_url and not config.replay
     placement = place(
         visible_gpus(),
-        engine=config.engine if starts else "transformers" if config.engine == "transformers" else "vllm",
-        num_servers=config.num_servers if starts else 0,
+        engine=engine_of(config).name,
+        num_servers=0 if config.vllm_server_url else config.num_servers,
         tensor_parallel_size=config.tensor_parallel_size,
         num_processes=config.num_processes,
     )
@@ -110,7 +106,7 @@ def siblings(
     Raises:
         PostrlError: a server or the worker cannot start; with its cause.
     """
-    if config.engine != "vllm" or config.replay:
+    if not engine_of(config).servers:
         yield Siblings(Connections(model_path=model_path))
         return
     connections = Connections(

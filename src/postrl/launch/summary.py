@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import IO, Any, cast
 
 from postrl.config import GRPOConfig
+from postrl.config.engines import engine_of
 from postrl.console import Enduring, table
 from postrl.launch.adapters import VLLM_LORA_RANK, max_lora_rank, unfit
 from postrl.launch.vllm import vllm_distribution
@@ -82,7 +83,7 @@ def next_commands(config: GRPOConfig, folder: RunFolder, step: int, total: int) 
     if step < total:
         yield resume_command(folder), f"go on from step {step} of {total}"
         return
-    if config.replay:
+    if not engine_of(config).samples:
         return
     yield f"{resume_command(folder)} --max-steps {2 * max(step, total)}", "train on"
     adapted = bool(config.lora_rank) or is_adapter(folder)
@@ -130,7 +131,7 @@ def next_calls(config: GRPOConfig, folder: RunFolder, step: int, total: int) -> 
     if step < total:
         yield SCRIPT_RESUMES, f"in the same script: goes on from step {step} of {total}"
         return
-    if config.replay:
+    if not engine_of(config).samples:
         return
     yield SCRIPT_RESUMES, f"in the same script, with max_steps={2 * max(step, total)}: trains on"
     model = str(_absolute(folder.model))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
+from postrl.config.engines import engine_of
 from postrl.config.values import read_yaml
 from postrl.errors import DataError, UsageError
 from postrl.launch.model import with_adapter
@@ -98,7 +99,7 @@ def measured(run: str | Path, guess: Assumptions) -> Assumptions:
     rows = [row for row in read_metrics(folder.metrics) if row["step"] > 0 and row.get("time/update")]
     if not rows:
         raise DataError(f"{folder.metrics} has no step with times", hint="give the folder of a run that trained")
-    if config.replay or not sum(row.get("time/generate") or 0.0 for row in rows):
+    if not engine_of(config).samples or not sum(row.get("time/generate") or 0.0 for row in rows):
         raise DataError(f"{folder.path} generated nothing", hint="give the folder of a run without --replay")
     rows = (rows[1:] or rows)[-RECENT:]
     split = Split(len(config.vllm_server_url) or config.num_servers, _ranks(folder, config))
@@ -125,7 +126,7 @@ def _lengths(folder: RunFolder) -> dict[str, Any]:
 
 def _durations(rows: Sequence[dict[str, Any]], config: GRPOConfig) -> dict[str, float]:
     values = {"reward_seconds": statistics.median(_slowest_reward(row) for row in rows)}
-    if config.engine != "transformers":  # whose sync is not one
+    if not engine_of(config).embedded:  # whose sync is not one
         values["push_seconds"] = statistics.median(row.get("time/sync") or 0.0 for row in rows)
     values["other_seconds"] = statistics.median(max(0.0, _other(row)) for row in rows)
     return values

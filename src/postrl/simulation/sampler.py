@@ -325,8 +325,10 @@ class SimulatedSampler:
             return index, Sampled([], [], [], "abort")
         completion = await self._run(request, min(wanted, most))
         reason: FinishReason = "length" if wanted > most else "stop"
-        tokens: Any = range(completion.length)  # of which only the number matters: no list of a long completion is made
-        return index, Sampled(tokens, [], completion.version_spans(), reason)
+        tokens: Any = range(
+            completion.length
+        )  # of tokens and log-probs only the number matters: no list of them is made
+        return index, Sampled(tokens, tokens, completion.version_spans(), reason)
 
     async def _run(self, request: Request, length: float) -> SimulatedCompletion:
         """One completion to its end, sent again with what it has when a push sends it back."""
