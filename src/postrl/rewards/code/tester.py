@@ -111,10 +111,6 @@ class Tests(wire.Peer):
             if operation == "get" and handle._kind == "function" and not known:
                 self.touched.discard(handle._number)  # to read a function's name is not to call it
 
-    def under_test(self, handle: Handle) -> bool:
-        """Whether it is a class that the tests name, or an instance of one."""
-        return handle._class_number in self.subjects or handle._number in self.subjects
-
     # messages, where the two processes have folders of different names
 
     def _write(self, frame: bytes) -> None:
@@ -130,7 +126,9 @@ class Tests(wire.Peer):
         _, number, class_number, special = x
         if number not in self._handles:
             self._handles[number] = self._adopted(number, class_number, special)
-        return self._handles[number]
+        if isinstance(handle := self._handles[number], Handle):
+            object.__setattr__(handle, "_arrivals", handle._arrivals + 1)
+        return handle
 
     def _adopted(self, number: int, class_number: int, special: str) -> Any:
         if type(number) is not int or type(class_number) is not int:
@@ -286,7 +284,8 @@ def resolve(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
     for name in job["modules"]:
         sys.modules[name] = types.ModuleType(name)
         vars(sys.modules[name]).update(values)
-    side.subjects = {values[n]._number for n in job["classes"] if isinstance(values.get(n), Handle)}
+    classes = [values[name] for name in job["classes"] if isinstance(values.get(name), Handle)]
+    side.subjects = {handle._number for handle in classes if handle._kind == "class"}
     return values
 
 
