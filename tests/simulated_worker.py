@@ -88,6 +88,9 @@ class TimedRewards:
 
     async def start(self) -> None: ...
 
+    def versions(self) -> dict[str, str]:
+        return {}
+
     async def score(self, group: Group) -> None:
         await asyncio.sleep(self.seconds(group))
         self.scored.append(group)
@@ -109,6 +112,8 @@ class TimedRewards:
 
 
 class Words:
+    bos_token_id = eos_token_id = pad_token_id = None
+
     def decode(self, ids: Sequence[int], **_: Any) -> str:
         return " ".join(map(str, ids))
 

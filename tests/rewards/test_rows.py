@@ -6,7 +6,7 @@ import pytest
 
 from postrl.errors import DataError
 from postrl.rewards.registry import resolve, with_options
-from postrl.rewards.rows import scorable_rows, why_left_out
+from postrl.rewards.rows import hidden_columns, scorable_rows, why_left_out
 from postrl.types import Prompt
 from rewards.functions import length
 
@@ -88,3 +88,9 @@ def test_why_rows_of_code_are_left_out_is_said_with_what_their_tests_use():
     assert said == (
         "golds that cannot be scored: 2 tests that patch os.system, 1 call tests without the name of a function"
     )
+
+
+def test_columns_that_every_call_fills_itself_are_named():
+    prompts = [Prompt("rows:0", None, "?", [1], {"answer": "7", "completions": ["8"], "log_extra": 1})]
+    assert hidden_columns(prompts).startswith("columns completions, log_extra are not given to rewards")
+    assert hidden_columns(MIXED) == ""

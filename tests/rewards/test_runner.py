@@ -84,6 +84,21 @@ def test_closures_partials_and_callable_objects_are_called():
     assert g.rollouts[0].rewards == {"<lambda>": 6.0, "<lambda>_2": 1.0, "length": 2.0, "Longest": 2.5}
 
 
+def bonus(completions, answer, scale=1.0, **columns):
+    return [scale * len(text) + 100 * ("scale" in columns) for text in completions]
+
+
+def test_no_column_fills_what_a_partial_has_bound():
+    def plain(completions, scale=1.0):
+        return [scale * len(text) for text in completions]
+
+    with runner(partial(plain, scale=2.0), partial(bonus, scale=3.0)) as rewards:
+        g = group("aa", scale=100.0, answer="x")
+        score(rewards, g)
+    assert values(g, "plain") == [4.0]
+    assert values(g, "bonus") == [6.0]
+
+
 def test_functions_of_a_script_may_use_the_module_beside_it(tmp_path):
     (tmp_path / "beside.py").write_text("def twice(x): return 2 * x\n")
     script = tmp_path / "train.py"

@@ -274,6 +274,29 @@ def test_the_place_in_the_data_travels_as_json_and_continues_in_another_worker(t
         assert metrics["epoch"] == 4 / 5
 
 
+def test_a_reward_file_that_has_changed_since_the_checkpoint_is_named(tmp_path):
+    file = tmp_path / "own.py"
+
+    def taken_up(code: str, state: Any = None) -> tuple[Any, str]:
+        """(state of a worker that goes on from `state`, what it noted)"""
+        file.write_text(code)
+        folder = RunFolder(tmp_path)
+        job = Job(rewards=[resolve(f"{file}:own")], train=[{"prompt": "one", "prompts": "two"}])
+        worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, job=job)
+        with contextlib.closing(worker):
+            asyncio.run(worker.start())
+            if state is not None:
+                worker.load_state(state)
+            return json.loads(json.dumps(worker.state())), (folder.logs / "notes.log").read_text()
+
+    first = "def own(completions): return [1.0 for _ in completions]\n"
+    state, _ = taken_up(first)
+    state, notes = taken_up(first, state)
+    assert "has changed" not in notes and "column prompts is not given to rewards" in notes
+    _, notes = taken_up(first.replace("1.0", "2.0"), state)
+    assert notes.count("reward own has changed since the checkpoint: sha256 ") == 1
+
+
 def test_a_lost_connection_costs_no_batch(tmp_path):
     """The learner gives up while the worker is at work, connects anew, and gets the batch that it asked for."""
     begun = threading.Event()

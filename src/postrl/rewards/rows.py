@@ -8,6 +8,7 @@ from typing import Any
 
 from postrl.errors import DataError
 from postrl.rewards.builtin import BUILTINS, VERIFIERS
+from postrl.rewards.declared import GIVEN
 from postrl.rewards.registry import RewardSpec
 from postrl.types import Prompt
 
@@ -60,6 +61,16 @@ def why_left_out(prompts: Sequence[Prompt], ids: Sequence[str], specs: Sequence[
             counts.update(why(prompt.columns) for name, why in reasons if name in (prompt.rewards or (name,)))
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common() if kind)
     return f"golds that cannot be scored: {kinds}" if kinds else ""
+
+
+def hidden_columns(prompts: Sequence[Prompt]) -> str:
+    """One line for people on columns that no reward can be given, because every call fills arguments of these names
+    itself; "" where there are none."""
+    names = dict.fromkeys(name for prompt in prompts for name in prompt.columns if name in GIVEN)
+    if not names:
+        return ""
+    are = "columns {} are" if len(names) > 1 else "column {} is"
+    return f"{are.format(', '.join(names))} not given to rewards, whose arguments of that name hold what is sampled: rename to use"
 
 
 def rows_by_data(prompts: Sequence[Prompt]) -> dict[str, list[Prompt]]:

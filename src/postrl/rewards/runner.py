@@ -124,6 +124,8 @@ class RewardRunner:
         self.judging = [name for name in self.names if name not in shaping]
         """Those whose verdicts count: that a form is good makes no answer right."""
 
+        self._named = [name for name, spec in zip(self.names, specs) if spec.kind != "pickle"]
+
     @classmethod
     def for_run(cls, specs: Sequence[RewardSpec], config: GRPOConfig, *, log_path: Path | None = None) -> RewardRunner:
         """As the settings of a run say; the specs have their options already (`registry.with_options`)."""
@@ -163,6 +165,11 @@ class RewardRunner:
                     raise missing_columns(function.name, missing, data, has)
                 for row, name in product(rows, required):
                     row.columns.setdefault(name, None)
+
+    def versions(self) -> dict[str, str]:
+        """The version of each function that a file, a module or a built-in name stands for, once its worker has started.
+        (Pickles of one callable need not be the same bytes.)"""
+        return {name: said for name in self._named if (said := self.functions[name].pool.version)}
 
     async def score(self, group: Group) -> None:
         """Fill `rewards`, `statuses`, `extra`, `reward` and `correct` of the group's rollouts, and the group's

@@ -276,6 +276,8 @@ class SimulatedRewards:
 
 
 class _NoText:
+    bos_token_id = eos_token_id = pad_token_id = None
+
     def decode(self, ids: Sequence[int], **options: Any) -> str:
         return ""
 

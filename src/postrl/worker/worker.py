@@ -26,7 +26,7 @@ from postrl.config.checks import length_twice, refuse
 from postrl.data.prompts import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.errors import ServerError, UsageError
 from postrl.rewards.registry import RewardSpec, resolve, search_path, with_options
-from postrl.rewards.rows import scorable_rows, why_left_out
+from postrl.rewards.rows import hidden_columns, scorable_rows, why_left_out
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
 from postrl.rollout.turn_end import TurnEnd, turn_end
@@ -269,7 +269,8 @@ class RolloutWorker:
     def state(self) -> dict[str, Any]:
         """Where the data stands, as JSON values: the stream, and what was begun and not yet trained on."""
         begun = [[gid, prompt.prompt_id, 0, 0] for gid, prompt in self._begun]
-        return {**self.stream.state(), "open": begun, "left_out": self.left_out, "dropped": dict(self.dropped)}
+        counts = {"left_out": self.left_out, "dropped": dict(self.dropped)}
+        return {**self.stream.state(), "open": begun, **counts, "reward_versions": self.rewards.versions()}
 
     def finished_groups(self) -> list[Group]:
         """Groups that are finished and not yet trained on, which a checkpoint keeps: here none."""
@@ -283,6 +284,10 @@ class RolloutWorker:
         """
         if said := self.stream.load_state(state):
             self.note(said)
+        now = self.rewards.versions()
+        for name, then in state.get("reward_versions", {}).items():
+            if now.get(name, then) != then:
+                self.note(f"reward {name} has changed since the checkpoint: {then} then, {now[name]} now")
         self._begun = [(gid, self.prompts[prompt_id]) for gid, prompt_id, *_ in state.get("open", [])]
         self.left_out = int(state.get("left_out", 0))
         self.dropped = Counter(state.get("dropped", {}))
@@ -370,6 +375,8 @@ def build_worker(
         prompts.num_unusable += len(ids)
         prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
         folder.note(prompts.describe())
+        if said := hidden_columns(prompts.prompts):
+            folder.note(said)
         if said := why_left_out(loaded, ids, specs):
             folder.note(said)
     for line in dict.fromkeys(note for prompts in sets for note in prompts.notes):

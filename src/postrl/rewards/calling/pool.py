@@ -65,6 +65,11 @@ class RewardPool:
         """The arguments without which the function cannot be called; known once it has started."""
         return self._processes[0].required
 
+    @property
+    def version(self) -> str:
+        """Of the function that is loaded; empty while none is."""
+        return self._processes[0].version
+
     async def start(self) -> None:
         """Start all processes and load the function. Raises RewardError when it cannot be loaded."""
         self._check_open()

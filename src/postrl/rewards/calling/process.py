@@ -111,6 +111,11 @@ class WorkerProcess:
         """The arguments without which its function cannot be called; known once it has started."""
         return self._child.asks["required"] if self._child is not None else []
 
+    @property
+    def version(self) -> str:
+        """Of the function that is loaded; empty while none is."""
+        return self._child.version if self._child is not None else ""
+
     def start(self) -> None:
         """Start the process and load the function. Raises RewardError when it cannot be loaded."""
         try:

@@ -119,8 +119,8 @@ def without(asks: dict[str, Any], constants: Collection[str]) -> dict[str, Any]:
 
 
 def choose_constants(spec: RewardSpec, function: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The constant arguments: the spec's options; for a built-in its other options too, from the settings of the run
-    or by default, so that no column of the data is taken for one.
+    """The constant arguments, which no column of the data is taken for: the spec's options; of a partial what it binds; of a
+    built-in its other options too, from the settings of the run or by default.
 
     Raises:
         UsageError: an option that the function does not have, or one that a built-in needs and nobody gives.
@@ -132,7 +132,8 @@ def choose_constants(spec: RewardSpec, function: Callable[..., Any], settings: d
         takes_any = False
     else:
         known = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN]
-        constants = dict(spec.options)
+        given = function.keywords if isinstance(function, partial) else {}
+        constants = {**given, **spec.options}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     names = [p.name for p in known]
     unknown = next((name for name in spec.options if name not in names and not takes_any), None)
