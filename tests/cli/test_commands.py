@@ -216,3 +216,15 @@ def test_async_is_short_for_a_staleness_of_one(launched, flags, bound):
 def test_async_and_a_staleness_of_zero_contradict_each_other(launched, capsys):
     assert exit_code(*MODEL_AND_DATA, "--async", "--max-staleness", "0") == 2
     assert "--max-staleness is 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_a_server_without_a_token_says_what_it_opens(monkeypatch, capsys, token):
+    from postrl.cli import serve
+
+    monkeypatch.setattr(serve, "_sampler", lambda config: (["vllm"], {"POSTRL_SERVER_TOKEN": token}))
+    monkeypatch.setattr(serve.os, "execvpe", lambda *command: None)
+    serve.run(GRPOConfig(), only_print=False)
+    said = capsys.readouterr().err
+    assert ("every user of this host can use this server on 127.0.0.1" in said) == (not token)
+    assert token == "" or token not in said

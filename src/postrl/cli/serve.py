@@ -81,6 +81,10 @@ def run(config: GRPOConfig, only_print: bool, reward_model: str = "") -> int:
     kept = {name: value for name, value in {**os.environ, **env}.items() if value is not None}
     if not kept.get(TOKEN):
         kept.pop(TOKEN, None)
+        sys.stderr.write(
+            f"no token is set: every user of this host can use this server on 127.0.0.1, and replace its weights; to close it, "
+            f"export {TOKEN}=... here and for the run\n"
+        )
     os.execvpe(argv[0], argv, kept)
 
 

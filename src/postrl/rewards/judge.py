@@ -27,7 +27,7 @@ from postrl.host.text import read_text
 from postrl.rewards.builtin import BUILTINS, judge_processes
 from postrl.rewards.endpoint import Endpoint, Refused, key_from
 from postrl.rewards.score import Score
-from postrl.rewards.text import final_part, strip_end_of_turn, text_of
+from postrl.rewards.text import broken_up, final_part, strip_end_of_turn, text_of
 
 VERSION = "judge 1"
 CHAT = "/chat/completions"
@@ -232,6 +232,7 @@ class Judge:
             parts["reference answer"] = str(question.reference)
         parts["answer"] = strip_end_of_turn(question.completion)
         marked = [f"[{name} {number}]\n{text}\n[end of {name} {number}]" for name, text in parts.items()]
+        marked = [broken_up(part) for part in marked]
         task = TASK.replace("{rubric}", self.rubric)  # `format` would read what is in the rubric
         return "\n\n".join([task, *marked, REPLY.format(low=self.low, high=self.high)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,18 @@ REASONING = (
     ("<|channel|>analysis", "<|channel|>final<|message|>"),
 )
 """Pairs of tags between which models reason, text or special tokens. What one answers stands after the last closing one."""
+
+
+SPECIAL = re.compile(
+    r"(?=<\|[^|<>\s]{1,40}\|>|<[a-z_]{1,24}>|</[a-z_]{1,24}>|<\uff5c[^<>]{1,40}\uff5c>|\[/?[A-Z_]{3,24}\])[<\[]"
+)
+"""The bracket that begins a text as tokenizers have them for one special token each: `<|im_end|>`, `</s>`, `[/INST]`."""
+
+
+def broken_up(text: str) -> str:
+    """The text with a blank behind the bracket of whatever a tokenizer, of which nothing is known, may read as a special
+    token: a model that reads it sees no turn that the text has written."""
+    return SPECIAL.sub(r"\g<0> ", text)
 
 
 def text_of(completion: Any) -> str:
