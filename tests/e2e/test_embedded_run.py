@@ -176,6 +176,7 @@ def next_runs(place, whole, tmp_path_factory, side_by_side):
     return list(zip(places, side_by_side.map(typed, places, commands), strict=True))
 
 
+@pytest.mark.slow
 def test_the_first_next_command_trains_on_from_where_the_run_ended(next_runs):
     there, finished = next_runs[0]
     assert finished.code == 0, finished.err
@@ -184,6 +185,7 @@ def test_the_first_next_command_trains_on_from_where_the_run_ended(next_runs):
     assert finished.out.startswith("tiny after 12 steps")
 
 
+@pytest.mark.slow
 def test_the_second_next_command_starts_a_new_run_from_the_trained_model(place, next_runs):
     there, finished = next_runs[1]
     assert finished.code == 0, finished.err

@@ -9,6 +9,7 @@ import pytest
 
 from e2e.runs import REWARDED, wait_for
 
+pytestmark = pytest.mark.slow
 LONG = (*REWARDED, "--max-steps", "5000")
 
 

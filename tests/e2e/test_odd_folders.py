@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 from math_helpers import scale
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Weighed:

@@ -11,6 +11,7 @@ import pytest
 from e2e.conftest import SIX_STEPS
 from e2e.runs import reproducible, wait_for
 
+pytestmark = pytest.mark.slow
 IN_STEP_5 = str(4 + 2 * 4)
 """Reward calls before step 5: one for each prompt of the evaluation, then two groups a step."""
 TO_THE_CHECKPOINT = (*SIX_STEPS, "--save-steps", "3", "--output-dir", "killed")

@@ -9,6 +9,7 @@ import pytest
 
 from e2e.runs import Command
 
+pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).parent / "scripts"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from e2e.runs import REWARDED, Command, Finished, Workplace, wait_for
 
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "scripts" / "stopped.py"
 LONG = (*REWARDED, "--max-steps", "5000")
 
