@@ -22,6 +22,7 @@ LAYERS = (
     "run data",
     "servers",
     "rollout rewards learning weights",
+    "given",
     "worker",
     "session scoring",
     "report launch",

@@ -19,6 +19,7 @@ from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import context_exceeded, group_of_one, refuse
 from postrl.config.engines import decided, engine_of
 from postrl.errors import UsageError
+from postrl.given import Given
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
 from postrl.learning.context import context_of
 from postrl.learning.critic import Critic, critic_body
@@ -42,18 +43,7 @@ from postrl.run.trackers import Trackers
 from postrl.run.waiting import speaking
 from postrl.weights.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
 from postrl.worker.source import LocalSource, RemoteSource, ReplaySource, Source, total_steps
-from postrl.worker.worker import Job, RolloutWorker, build_worker
-
-
-@dataclass
-class Given:
-    """What a script brings as Python objects instead of settings."""
-
-    model: Any = None
-    """A causal language model (or peft model)."""
-    peft_config: Any = None
-    job: Job | None = None
-    tokenizer: Any = None
+from postrl.worker.worker import RolloutWorker, build_worker
 
 
 @dataclass
@@ -222,7 +212,7 @@ def _source(
     assert sampler is not None
     stops, tokens = sampler.stop_ids, sampler.vocabulary
     worker, train = build_worker(
-        RolloutWorker, config, tokenizer, sampler, folder, job=given.job, stop_token_ids=stops, vocabulary=tokens
+        RolloutWorker, config, tokenizer, sampler, folder, given=given, stop_token_ids=stops, vocabulary=tokens
     )
     return LocalSource(worker, len(train.prompts))
 

@@ -31,6 +31,7 @@ from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
+from postrl.given import Given
 from postrl.launch.model import with_adapter
 from postrl.launch.owner import unnamed, writing_as_rank
 from postrl.launch.script import ending_the_script, script_connections, stop_of, telling, with_shared_folder
@@ -44,9 +45,8 @@ from postrl.rows.given import given_rows
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder, with_run_folder
 from postrl.run.messages import decode, decode_groups, encode, encode_groups
-from postrl.session import Given, Session, open_session, resume
+from postrl.session import Session, open_session, resume
 from postrl.types import Batch, Group
-from postrl.worker.worker import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,8 +118,8 @@ class GRPOTrainer:
             None if rows is None else given_rows(rows, split)
             for split, rows in (("train", train_dataset), ("eval", eval_dataset))
         )
-        job = Job(rewards, train, evaluate, processing_class, preset=PRESETS.get(self.args.algorithm))
-        self.given = Given(None if isinstance(model, str) else model, peft_config, job, processing_class)
+        brought, preset = model if loaded else None, PRESETS.get(self.args.algorithm)
+        self.given = Given(brought, peft_config, rewards, train, evaluate, processing_class, preset)
         self.callbacks = Callbacks(callbacks or [], self.args)
         self.connections: Connections | None = None
         self.session: Session | None = None

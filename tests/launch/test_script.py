@@ -13,9 +13,9 @@ from helpers import tiny_model, tiny_model_dir, tiny_tokenizer
 from postrl import GRPOTrainer
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
+from postrl.given import Given
 from postrl.launch.script import _model_path, _peft_config
 from postrl.run.folder import RunFolder
-from postrl.session import Given
 
 
 def saved(tmp_path: Path, given: Given, **options: str) -> Path:

@@ -13,13 +13,14 @@ import pytest
 from fake_vllm import FakeVLLM
 from helpers import TURN_END, tiny_tokenizer
 from postrl.config import GRPOConfig
+from postrl.given import Given
 from postrl.rewards.registry import resolve
 from postrl.rollout.sampler import Request, Sampled
 from postrl.rollout.vllm import VLLMSampler
 from postrl.run.folder import RunFolder
 from postrl.servers.client import VLLMServer
 from postrl.types import VersionSpan
-from postrl.worker.worker import Job, RolloutWorker, build_worker
+from postrl.worker.worker import RolloutWorker, build_worker
 
 INSIDE = r"<think>It is \boxed{4}.</think>It is 5."
 BEHIND = r"<think>It is \boxed{5}.</think>It is \boxed{4}."
@@ -59,8 +60,8 @@ def test_a_box_between_tags_that_are_special_tokens_never_pays_and_format_sees_t
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
     ids = tokenizer(said + TURN_END, add_special_tokens=False)["input_ids"]
-    job = Job(
-        [resolve("math"), resolve("format")],
+    given = Given(
+        rewards=[resolve("math"), resolve("format")],
         train=[{"prompt": [{"role": "user", "content": "2 + 2?"}], "answer": "4"}],
         evaluate=[{"prompt": "2 + 2 =", "answer": "4"}],
     )
@@ -74,7 +75,7 @@ def test_a_box_between_tags_that_are_special_tokens_never_pays_and_format_sees_t
         config = GRPOConfig(prompts_per_step=1, num_generations=2, max_completion_length=64, seed=3)
         stops = [tokenizer.eos_token_id]
         worker, _ = build_worker(
-            RolloutWorker, config, tokenizer, sampler, RunFolder(tmp_path), job=job, stop_token_ids=stops
+            RolloutWorker, config, tokenizer, sampler, RunFolder(tmp_path), given=given, stop_token_ids=stops
         )
         stack.callback(worker.close)
 

@@ -22,6 +22,7 @@ from helpers import tiny_model_dir, tiny_tokenizer
 from postrl.config import GRPOConfig
 from postrl.data.prompts import PromptSet
 from postrl.errors import DataError, PostrlError, RewardError, ServerError, UsageError
+from postrl.given import Given
 from postrl.launch.placement import place
 from postrl.launch.siblings import siblings
 from postrl.learning.batch import make_batch
@@ -35,7 +36,7 @@ from postrl.types import Group, Prompt, Rollout, VersionSpan
 from postrl.worker.process import serve
 from postrl.worker.source import RemoteSource
 from postrl.worker.streaming import StreamingWorker
-from postrl.worker.worker import Job, RolloutWorker, build_worker, check_logps
+from postrl.worker.worker import RolloutWorker, build_worker, check_logps
 
 TOKENIZER = tiny_tokenizer()
 
@@ -281,8 +282,8 @@ def test_a_reward_file_that_has_changed_since_the_checkpoint_is_named(tmp_path):
         """(state of a worker that goes on from `state`, what it noted)"""
         file.write_text(code)
         folder = RunFolder(tmp_path)
-        job = Job(rewards=[resolve(f"{file}:own")], train=[{"prompt": "one", "prompts": "two"}])
-        worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, job=job)
+        given = Given(rewards=[resolve(f"{file}:own")], train=[{"prompt": "one", "prompts": "two"}])
+        worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, given=given)
         with contextlib.closing(worker):
             asyncio.run(worker.start())
             if state is not None:
@@ -465,8 +466,8 @@ def test_a_data_set_brings_its_own_reward_and_its_size_is_noted(tmp_path):
 
 def test_what_was_guessed_of_the_data_is_noted(tmp_path):
     folder = RunFolder(tmp_path)
-    job = Job(rewards=[resolve(letters)], train=[{"question": "one"}])
-    worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, job=job)
+    given = Given(rewards=[resolve(letters)], train=[{"question": "one"}])
+    worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, given=given)
     worker.close()
     notes = (folder.logs / "notes.log").read_text()
     assert "question for prompt (--prompt-column" in notes and notes.count("--chat makes each a user message") == 1
@@ -492,9 +493,9 @@ def test_the_worker_of_servers_refuses_a_token_that_their_model_has_not(tmp_path
 
 def test_rows_and_functions_of_a_script_go_first(tmp_path):
     rows = [{"prompt": "one", "goal": "x"}, {"prompt": "two", "goal": "y"}]
-    job = Job(rewards=[resolve(letters)], train=rows)
+    given = Given(rewards=[resolve(letters)], train=rows)
     worker, train = build_worker(
-        RolloutWorker, GRPOConfig(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job
+        RolloutWorker, GRPOConfig(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given
     )
     worker.close()
     assert worker.rewards.names == ("letters",)
@@ -525,9 +526,9 @@ def test_several_data_sets_are_each_scored_by_their_own_reward(tmp_path):
 
 
 def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of_its_own(tmp_path):
-    job = Job(rewards=[resolve(longest)])
+    given = Given(rewards=[resolve(longest)])
     worker, train = build_worker(
-        RolloutWorker, config(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job
+        RolloutWorker, config(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given
     )
     worker.close()
     assert worker.rewards.names == ("longest",)
@@ -542,7 +543,7 @@ def test_length_is_punished_once(tmp_path):
     ) as error:
         build_worker(
             RolloutWorker, GRPOConfig(algorithm="dapo", dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path),
-            job=Job(rewards=[resolve("arithmetic"), resolve("soft_overlong")]),
+            given=Given(rewards=[resolve("arithmetic"), resolve("soft_overlong")]),
         )  # fmt: skip
     assert "--overlong-buffer 0" in error.value.hint
 
@@ -559,12 +560,12 @@ def test_the_reward_of_the_evaluation_set_is_there_too(tmp_path):
 
 
 def test_options_and_settings_reach_the_reward(tmp_path):
-    job = Job(train=[{"prompt": "one", "answer": "7"}])
+    given = Given(train=[{"prompt": "one", "answer": "7"}])
     settings = config(
         reward=["arithmetic", "soft_overlong"], reward_arg=["soft_overlong.cache=16"], reward_weights=[1, 0.5]
     )
     sampler = Scripted(lambda index, request: said("7777777"))  # 7 tokens and the end of turn, of 16
-    worker, _ = build_worker(RolloutWorker, settings, TOKENIZER, sampler, RunFolder(tmp_path), job=job)
+    worker, _ = build_worker(RolloutWorker, settings, TOKENIZER, sampler, RunFolder(tmp_path), given=given)
     with contextlib.closing(worker):
         groups, _ = asyncio.run(worker.groups(0))
     lengths = {len(r.completion_ids) for group in groups for r in group.rollouts}
@@ -572,9 +573,9 @@ def test_options_and_settings_reach_the_reward(tmp_path):
 
 
 def test_data_without_a_reward_needs_one(tmp_path):
-    job = Job(train=[{"prompt": "one"}])
+    given = Given(train=[{"prompt": "one"}])
     with pytest.raises(UsageError, match="no reward is given, and train has none of its own"):
-        build_worker(RolloutWorker, GRPOConfig(), TOKENIZER, Scripted(abc), RunFolder(tmp_path), job=job)
+        build_worker(RolloutWorker, GRPOConfig(), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given)
 
 
 # -- a process of its own ----------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ from postrl.run.trackers import check_trackers
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
+    from postrl.given import Given
     from postrl.learning.sharding import Ranks
-    from postrl.session import Given
 
 
 @contextlib.contextmanager
@@ -51,15 +51,14 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
     settle(note, servers=servers_of(config))
     if given.model is None:
         check_model(config, tokenizer=given.tokenizer is None)
-    check_early(config, given.job.rewards if given.job else (), model=None if given.model is None else "")
+    check_early(config, given.rewards, model=None if given.model is None else "")
     check_trackers(config.report_to)
     check_access(config.push_to_hub)
-    job = given.job.dumps() if given.job is not None and engine_of(config).servers else None
     with run_folder_of(config, checkpoint) as (_, folder):
         note(f"run folder: {folder.path} (logs in {folder.logs})")
         path = _model_path(config, given, folder)
         with siblings(
-            config, folder, placement_of(config), model_path=path, job=job, peft_config=_peft_config(given)
+            config, folder, placement_of(config), model_path=path, given=given, peft_config=_peft_config(given)
         ) as around:
             try:
                 yield Connections.from_env(_share(around.connections.to_env()))

@@ -20,6 +20,7 @@ from postrl.config import GRPOConfig
 from postrl.config.engines import decided, engine_of
 from postrl.console import note
 from postrl.errors import ServerError, UsageError
+from postrl.given import Given
 from postrl.host.python import python
 from postrl.host.stopping import STOP_SIGNALS
 from postrl.launch.adapters import AdapterPlan, adapter_plan, for_running, without_lora
@@ -94,13 +95,13 @@ def siblings(
     placement: Placement,
     *,
     model_path: str,
-    job: bytes | None = None,
+    given: Given | None = None,
     peft_config: Any = None,
 ) -> Iterator[Siblings]:
     """Start them, wait until they are ready, watch them, and end them with the block.
 
     Args:
-        job: what a script hands to the worker, see `postrl.worker.worker.Job`.
+        given: what a script brings, for the worker.
         peft_config: a script's peft.LoraConfig, in place of the --lora settings.
 
     Raises:
@@ -121,13 +122,13 @@ def siblings(
     adapters = for_running(adapters, config, [VLLMServer(u, token=connections.token) for u in connections.server_urls])
     with contextlib.ExitStack() as stack:
         try:
-            around = _start(stack, config, folder, placement, connections, adapters, job)
+            around = _start(stack, config, folder, placement, connections, adapters, given)
         except ServerError as error:
             merged = without_lora(adapters, config, error)
             if merged is None:
                 raise
             stack.close()  # what has started
-            around = _start(stack, config, folder, placement, connections, merged, job)
+            around = _start(stack, config, folder, placement, connections, merged, given)
         yield around
 
 
@@ -138,7 +139,7 @@ def _start(
     placement: Placement,
     connections: Connections,
     adapters: AdapterPlan,
-    job: bytes | None,
+    given: Given | None,
 ) -> Siblings:
     """Servers, if none run already, and the worker; `stack` ends them."""
     if adapters.reason:
@@ -168,7 +169,7 @@ def _start(
         connections = replace(connections, token=pool.token, server_urls=tuple(pool.urls))
     # The worker loads its data while the servers start: what is wrong with the data shows first.
     worker = WorkerProcess(
-        lambda: _start_worker(children, folder, connections, job),
+        lambda: _start_worker(children, folder, connections, given),
         folder,
         socket_dir / SOCKET,
         max_restarts=config.worker_restarts,
@@ -187,7 +188,9 @@ def _start(
     return Siblings(connections, worker, pool)
 
 
-def _start_worker(children: Supervisor, folder: RunFolder, connections: Connections, job: bytes | None) -> ChildProcess:
+def _start_worker(
+    children: Supervisor, folder: RunFolder, connections: Connections, given: Given | None
+) -> ChildProcess:
     env: dict[str, str | None] = {
         **connections.to_env(),
         "CUDA_VISIBLE_DEVICES": "",
@@ -199,7 +202,7 @@ def _start_worker(children: Supervisor, folder: RunFolder, connections: Connecti
         [*python(), "-m", "postrl", "worker", str(folder.path)],
         env=env,
         log_path=folder.logs / "worker.log",
-        stdin=job,
+        stdin=given.dumps() if given else None,
         may_finish=True,
         block=STOP_SIGNALS,
     )

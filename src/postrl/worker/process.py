@@ -9,6 +9,7 @@ from typing import Any
 from postrl.algorithms.presets import register
 from postrl.config import GRPOConfig
 from postrl.errors import error_to_wire
+from postrl.given import Given
 from postrl.learning.loading import load_tokenizer, stop_tokens_of, vocabulary_of
 from postrl.rollout.vllm import VLLMSampler
 from postrl.run.connections import Connections
@@ -24,7 +25,7 @@ from postrl.run.messages import (
 )
 from postrl.servers.lost import run_servers
 from postrl.worker.streaming import StreamingWorker
-from postrl.worker.worker import Job, build_worker
+from postrl.worker.worker import build_worker
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +37,12 @@ def worker_main(run_dir: str) -> int:
     folder = RunFolder(run_dir)
     connections = Connections.from_env()
     content = read_stdin()
-    job = Job.loads(content) if content else Job()  # from the parent's pipe, never from the network
-    if job.preset is not None:
-        register(job.preset)
+    given = Given.loads(content) if content else Given()  # from the parent's pipe, never from the network
+    if given.preset is not None:
+        register(given.preset)
     config = GRPOConfig.from_yaml(folder.config)
     path = connections.model_path or config.model
-    tokenizer = job.tokenizer or load_tokenizer(config, path)
+    tokenizer = given.tokenizer or load_tokenizer(config, path)
     stop_ids = stop_tokens_of(config, path, tokenizer)
     sampler = VLLMSampler(
         run_servers(connections, folder.weights),
@@ -54,7 +55,7 @@ def worker_main(run_dir: str) -> int:
     )
     known = vocabulary_of(config, path)
     worker, train = build_worker(
-        StreamingWorker, config, tokenizer, sampler, folder, job=job, stop_token_ids=stop_ids, vocabulary=known
+        StreamingWorker, config, tokenizer, sampler, folder, given=given, stop_token_ids=stop_ids, vocabulary=known
     )
     try:
         asyncio.run(serve(worker, len(train.prompts), connections.worker or ""))

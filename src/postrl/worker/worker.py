@@ -12,20 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import pickle
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from postrl.algorithms.presets import Preset
 from postrl.config import GRPOConfig
 from postrl.config.checks import length_twice, refuse
 from postrl.data.prompts import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
 from postrl.errors import ServerError, UsageError
-from postrl.rewards.registry import RewardSpec, resolve, search_path, with_options
+from postrl.given import Given
+from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.rows import hidden_columns, scorable_rows, why_left_out
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
@@ -327,7 +324,7 @@ def check_logps(groups: Sequence[Group]) -> None:
         ServerError: more of them than one in a hundred have none.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    logps = [x for rollout in rollouts for x, trained in zip(rollout.logps, rollout.loss_mask, strict=True) if trained]
+    logps = [x for rollout in rollouts for x, trained in zip(rollout.logps, rollout.loss_mask) if trained]
     missing = sum(x != x for x in logps)
     if missing > MAX_MISSING_LOGPS * len(logps):
         raise ServerError(
@@ -346,7 +343,7 @@ def build_worker(
     sampler: Any,
     folder: RunFolder,
     *,
-    job: Job | None = None,
+    given: Given | None = None,
     stop_token_ids: Sequence[int] = (),
     vocabulary: int | None = None,
 ) -> tuple[W, PromptSet]:
@@ -359,15 +356,15 @@ def build_worker(
     Raises:
         DataError, UsageError: the data set or a reward cannot be used.
     """
-    job = job or Job()
-    train = load_prompts(config, tokenizer, split="train", raw=job.train)
+    given = given or Given()
+    train = load_prompts(config, tokenizer, split="train", raw=given.train)
     evaluate = None
-    if job.evaluate is not None or config.eval_dataset:
-        evaluate = load_prompts(config, tokenizer, split="eval", raw=job.evaluate)
+    if given.evaluate is not None or config.eval_dataset:
+        evaluate = load_prompts(config, tokenizer, split="eval", raw=given.evaluate)
     sets = [train, *([] if evaluate is None else [evaluate])]
-    specs = _rewards(config, job, sets)
+    specs = _rewards(config, given, sets)
     for prompts in sets:
-        if job.rewards:  # a script's functions score every row, also those of a data set with a reward of its own
+        if given.rewards:  # a script's functions score every row, also those of a data set with a reward of its own
             for prompt in prompts.prompts:
                 prompt.rewards = ()
         loaded = prompts.prompts
@@ -409,10 +406,10 @@ def build_worker(
     return worker, train
 
 
-def _rewards(config: GRPOConfig, job: Job, sets: Sequence[PromptSet]) -> list[RewardSpec]:
+def _rewards(config: GRPOConfig, given: Given, sets: Sequence[PromptSet]) -> list[RewardSpec]:
     """The run's reward functions with their options: the script's, those of --reward, else the data sets' own."""
     own = dict.fromkeys(name for prompts in sets for name in prompts.default_reward)
-    specs = job.rewards or [resolve(name) for name in config.reward or own]
+    specs = given.rewards or [resolve(name) for name in config.reward or own]
     if not specs:
         raise UsageError(
             f"no reward is given, and {sets[0].name} has none of its own",
@@ -420,30 +417,3 @@ def _rewards(config: GRPOConfig, job: Job, sets: Sequence[PromptSet]) -> list[Re
         )
     refuse(length_twice(config, [str(spec.payload) for spec in specs if spec.kind == "builtin"]))  # a script's, too
     return with_options(specs, config.reward_arg)
-
-
-@dataclass
-class Job:
-    """What a script hands its worker besides the config; pickled, from parent to child on one host only."""
-
-    rewards: list[RewardSpec] = field(default_factory=list)
-    train: Any = None
-    """Rows to train on: a datasets.Dataset or a list of dicts."""
-    evaluate: Any = None
-    tokenizer: Any = None
-    preset: Preset | None = None
-    """The algorithm, where the script has registered it: the worker reads from it what to sample."""
-
-    def dumps(self) -> bytes:
-        import cloudpickle
-
-        return bytes(cloudpickle.dumps((search_path(), cloudpickle.dumps(self))))
-
-    @classmethod
-    def loads(cls, content: bytes) -> Job:
-        """What `dumps` wrote, in a process of the same host: it runs code. Modules of the script are looked for last."""
-        search, pickled = pickle.loads(content)
-        sys.path.extend(entry for entry in search if entry not in sys.path)
-        job = pickle.loads(pickled)
-        assert isinstance(job, cls)
-        return job
