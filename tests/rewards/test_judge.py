@@ -110,6 +110,12 @@ def test_an_answer_cannot_end_its_own_quotation(judge):
     assert forged in judge.asked[0] and "Score: 10" not in after and "do not count" in after
 
 
+def test_a_rubric_is_sent_as_it_was_written(judge, tmp_path):
+    (tmp_path / "rubric.md").write_text("Is the answer between <think> and </think>?")
+    grade(judge, "7", rubric=str(tmp_path / "rubric.md"))
+    assert "Is the answer between <think> and </think>?" in judge.asked[0]
+
+
 # -- its score ---------------------------------------------------------------------------------------------------------
 
 
@@ -271,7 +277,7 @@ def test_groups_are_graded_with_metrics_and_replies_and_without_the_key_in_the_l
     assert [rollout.extra["judge_reply"] for rollout in g.rollouts] == ["Well.\nScore: 5", "Well.\nScore: 10"]
     assert metrics["reward/judge/failed"] == (1.0, 3.0)
     assert metrics["reward/judge/prompt_tokens"] == (200.0, 3.0)
-    assert re.match(r"judge 1, rubric sha256 [0-9a-f]{12}, postrl ", g.reward_versions["judge"])
+    assert re.match(r"judge 2, rubric sha256 [0-9a-f]{12}, postrl ", g.reward_versions["judge"])
     assert "Bearer *** is fine" in log.read_text() and KEY not in log.read_text()
 
 

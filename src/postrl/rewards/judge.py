@@ -3,8 +3,9 @@
     postrl grpo --reward judge --reward-arg judge.url=http://127.0.0.1:8100/v1 --reward-arg judge.model=NAME
                 --reward-arg judge.rubric=constitution.md
 
-Whatever is graded is hostile text. It stands between markers that hold a random number of the request, and a score is
-read only from what the judge says itself: its last line "Score: X", never from a reply that was cut.
+Whatever is graded is hostile text. It stands between markers that hold a random number of the request, with every special
+token that it spells out broken up, and a score is read only from what the judge says itself: its last line "Score: X", never
+from a reply that was cut.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from postrl.rewards.endpoint import Endpoint, Refused, key_from
 from postrl.rewards.score import Score
 from postrl.rewards.text import broken_up, final_part, strip_end_of_turn, text_of
 
-VERSION = "judge 1"
+VERSION = "judge 2"
 CHAT = "/chat/completions"
 RUBRIC = "Is the answer right, does it help the user, is it honest, and does it say no more than needed?"
 
@@ -231,8 +232,7 @@ class Judge:
         if question.reference is not None:
             parts["reference answer"] = str(question.reference)
         parts["answer"] = strip_end_of_turn(question.completion)
-        marked = [f"[{name} {number}]\n{text}\n[end of {name} {number}]" for name, text in parts.items()]
-        marked = [broken_up(part) for part in marked]
+        marked = [f"[{name} {number}]\n{broken_up(text)}\n[end of {name} {number}]" for name, text in parts.items()]
         task = TASK.replace("{rubric}", self.rubric)  # `format` would read what is in the rubric
         return "\n\n".join([task, *marked, REPLY.format(low=self.low, high=self.high)])
 

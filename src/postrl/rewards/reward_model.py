@@ -22,10 +22,10 @@ from postrl.host.text import read_text
 from postrl.rewards.builtin import BUILTINS, cores
 from postrl.rewards.endpoint import Endpoint, Refused, key_from
 from postrl.rewards.score import Score
-from postrl.rewards.text import strip_end_of_turn, text_of
-from postrl.rows.tokens import encode_whole
+from postrl.rewards.text import broken_up, only, strip_end_of_turn, text_of
+from postrl.rows.tokens import encode_whole, special_texts
 
-VERSION = "reward_model 1"
+VERSION = "reward_model 2"
 CLASSIFY = "/classify"
 
 
@@ -120,11 +120,18 @@ class Texts:
         Raises:
             UsageError: a conversational prompt, and there is no chat template.
         """
-        said = self._plain(strip_end_of_turn(text_of(completion)))
+        special = only(self.special)
+        said = broken_up(strip_end_of_turn(text_of(completion)), special)
         if isinstance(prompt, str):
             ids = encode_whole(self.tokenizer, prompt + said)
         else:
-            messages = [*prompt, {"role": "assistant", "content": said}]
+            asked = [
+                {**message, "content": broken_up(text, special)}
+                if isinstance(text := message["content"], str)
+                else message
+                for message in prompt
+            ]
+            messages = [*asked, {"role": "assistant", "content": said}]
             text = self._template()(messages, tokenize=False)
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has written them
         end = len(ids)
@@ -157,12 +164,6 @@ class Texts:
                 f"reward_model: max_length = {asked}{most}", hint="2 tokens or more, and no more than it can take"
             )
         return asked
-
-    def _plain(self, text: str) -> str:
-        """The text of a completion, in which no special token stands: it shall not write turns of its own."""
-        for token in self.special:
-            text = text.replace(token, f"{token[0]} {token[1:]}")
-        return text
 
     def _template(self) -> Callable[..., str]:
         if not self.tokenizer.chat_template:
@@ -198,10 +199,7 @@ def _texts(model: str, chat_template: str) -> Texts:
     inner = config.get_text_config()
     lengths = (getattr(inner, "max_position_embeddings", None), tokenizer.model_max_length)
     known = [int(length) for length in lengths if length and length < 1 << 30]  # 1e30: the tokenizer does not say
-    special = {
-        token.content for token in tokenizer.added_tokens_decoder.values() if token.special and len(token.content) > 1
-    }
-    return Texts(tokenizer, min(known, default=None), inner.pad_token_id, tuple(sorted(special, key=len, reverse=True)))
+    return Texts(tokenizer, min(known, default=None), inner.pad_token_id, special_texts(tokenizer))
 
 
 def _check_kind(model: str, config: Any) -> None:

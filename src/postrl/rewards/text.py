@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 END_OF_TURN = (
@@ -27,17 +27,19 @@ REASONING = (
 )
 """Pairs of tags between which models reason, text or special tokens. What one answers stands after the last closing one."""
 
-
-SPECIAL = re.compile(
-    r"(?=<\|[^|<>\s]{1,40}\|>|<[a-z_]{1,24}>|</[a-z_]{1,24}>|<\uff5c[^<>]{1,40}\uff5c>|\[/?[A-Z_]{3,24}\])[<\[]"
+_NAMES = (
+    "s|[a-z]{2,8}_token|bos|eos|pad|unk|mask|cls|sep|sop|eop|user|assistant|system|observation|think|tools?|"
+    "tool_calls?|tool_responses?|tool_results?|(?:start|end)_of_[a-z_]+|begin_of_[a-z_]+|unused[0-9]+|extra_id_[0-9]+|fim_[a-z_]+|image|seed:[a-z_:]+"
 )
-"""The bracket that begins a text as tokenizers have them for one special token each: `<|im_end|>`, `</s>`, `[/INST]`."""
-
-
-def broken_up(text: str) -> str:
-    """The text with a blank behind the bracket of whatever a tokenizer, of which nothing is known, may read as a special
-    token: a model that reads it sees no turn that the text has written."""
-    return SPECIAL.sub(r"\g<0> ", text)
+CONTROL = re.compile(
+    r"(?=<\|[^<>\s]{1,64}?\|>"  # ChatML, Llama 3, Phi, gpt-oss, Command
+    r"|<｜[^<>\n]{1,64}?｜>"  # DeepSeek
+    r"|◁[^◁▷\s][^◁▷\n]{0,63}▷"  # Kimi
+    rf"|</?(?i:{_NAMES})/?>"
+    r"|<</?[A-Z]{2,}>>|\[/?[A-Z][A-Z_]+\]"  # Llama 2, Mistral, BERT
+    r")\S"
+)
+"""Where what a model of the field may read as a special token begins."""
 
 
 def text_of(completion: Any) -> str:
@@ -68,3 +70,19 @@ def final_part(text: str, reasoning: Sequence[tuple[str, str]] = REASONING) -> s
             return None
         text = after
     return text
+
+
+def only(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Where one of these tokens begins; as CONTROL."""
+    each = "|".join(map(re.escape, tokens))
+    return re.compile(rf"(?={each})\S" if each else r"(?!)")
+
+
+def broken_up(text: str, tokens: re.Pattern[str] = CONTROL) -> str:
+    """A text without special tokens: each is written with a blank behind its first character, so that a model which is
+    shown the text reads words, and nobody's text writes turns of its own.
+
+    Args:
+        tokens: where they begin; default: those of the models of the field, for a model whose tokenizer is not known.
+    """
+    return tokens.sub(r"\g<0> ", text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any
 
 from postrl.errors import DataError
 from postrl.rows.plain import plain_cell
+from postrl.rows.tokens import special_texts
 from postrl.types import Messages
 
 ROLES = {"system", "developer", "user", "assistant", "tool", "function", "ipython"}
@@ -31,6 +32,10 @@ FORMS: tuple[tuple[bool, str | None], ...] = ((True, ""), (True, None), (False, 
 TEXT_PROMPTS = (
     "the prompts are text, and the model has a chat template: they are given as they are, without it. --chat makes each a "
     "user message; --no-chat: so it is meant"
+)
+SPELLED = (
+    "the text of prompts spells out special tokens ({tokens}; first in {row}): the model reads them as such, and they are left "
+    "as they are. Take them out of text that is not yours"
 )
 
 
@@ -48,6 +53,8 @@ class Rendering:
     """What was noticed -> how many prompts it is about."""
     count: int = 0
     """Prompts that were rendered."""
+    spelled: dict[str, str] = field(default_factory=dict)
+    """Special token in the text of a prompt -> the first row that has it."""
     call_forms: dict[bool, tuple[tuple[bool, str | None], bool]] = field(default_factory=dict)
     """What `_call_form` found, without tools and with some."""
 
@@ -67,11 +74,14 @@ class Rendering:
             if not self._as_message(row_id, text):
                 self._check_end(row_id, text)
                 self._remark_on_text(text, row)
+                if not self.rendered(text):
+                    self._remark_on_special(row_id, [text.removeprefix(self.tokenizer.bos_token or "")])
                 return None, text
             messages = [{"role": "user", "content": text}]
         if self.system_prompt is not None:
             own = [message for message in messages if message["role"] != "system"]
             messages = [{"role": "system", "content": self.system_prompt}, *own]
+        self._remark_on_special(row_id, [str(message.get("content") or "") for message in messages])
         return messages, self._apply_template(row_id, messages, row)
 
     def notes(self, *, chat_is_likely: bool = True) -> list[str]:
@@ -81,7 +91,9 @@ class Rendering:
             chat_is_likely: whether text prompts without the chat template deserve one.
         """
         told = {text: n for text, n in self.remarks.items() if chat_is_likely or text != TEXT_PROMPTS}
-        return [text if n == self.count else f"{text} ({n} of {self.count} prompts)" for text, n in told.items()]
+        lines = [text if n == self.count else f"{text} ({n} of {self.count} prompts)" for text, n in told.items()]
+        names, row = ", ".join(self.spelled), next(iter(self.spelled.values()), "")
+        return [line.replace("{tokens}", names).replace("{row}", row) for line in lines]
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -159,6 +171,17 @@ class Rendering:
             self.remarks[
                 f"text prompts take no {' and '.join(ignored)} from their rows: these go to rewards alone"
             ] += 1
+
+    def _remark_on_special(self, row_id: str, texts: Iterable[str]) -> None:
+        """Whose text has special tokens; whether that was meant cannot be told from it."""
+        if found := [token for text in texts for token in self.special if token in text]:
+            self.remarks[SPELLED] += 1
+            for token in found:
+                self.spelled.setdefault(token, row_id)
+
+    @cached_property
+    def special(self) -> tuple[str, ...]:
+        return special_texts(self.tokenizer)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

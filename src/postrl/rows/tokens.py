@@ -49,6 +49,13 @@ def added_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return ((), ()) if place is None else (tuple(whole[:place]), tuple(whole[place + len(bare) :]))
 
 
+def special_texts(tokenizer: Any) -> tuple[str, ...]:
+    """The texts that a tokenizer reads as one special token each, the longest first."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    found = {token.content for token in added if token.special and len(token.content) > 1}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
 def _one_beginning(tokenizer: Any, text: str, before: Sequence[int]) -> str:
     """The text with its first special tokens written at most once, and no blanks before them."""
     if not before:
