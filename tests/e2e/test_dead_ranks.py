@@ -8,12 +8,11 @@ from e2e.runs import Command, wait_for
 from learning.batches import make_groups
 from postrl.rollout.store import write_rollouts
 
+pytestmark = pytest.mark.slow
+
 ALGORITHM = """
 import ctypes, os, signal, time
 from postrl.algorithms import Preset
-
-pytestmark = pytest.mark.slow
-
 
 def loss(logp_BT, prox_BT, advantages, mask_BT, a):
     if os.environ["RANK"] == "1":

@@ -10,13 +10,13 @@ import pytest
 
 from e2e.runs import SMALL
 
+pytestmark = pytest.mark.slow
+
 MATH = '''
 import math, pickle, random, subprocess, sys
 from dataclasses import dataclass
 
 from math_helpers import scale
-
-pytestmark = pytest.mark.slow
 
 
 @dataclass
