@@ -9,6 +9,7 @@ import types
 
 import pytest
 
+from helpers import tiny_model_dir
 from postrl import cli
 from postrl.config import GRPOConfig
 from postrl.errors import ServerError
@@ -218,13 +219,35 @@ def test_async_and_a_staleness_of_zero_contradict_each_other(launched, capsys):
     assert "--max-staleness is 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("token", ["", "secret"])
-def test_a_server_without_a_token_says_what_it_opens(monkeypatch, capsys, token):
+@pytest.mark.parametrize(
+    ("token", "given", "said"),
+    [
+        ("", [], "every user of this host can use the server at 127.0.0.1:8000 (sample and replace its weights)"),
+        ("", ["port=8123"], "every user of this host can use the server at 127.0.0.1:8123"),
+        ("", ["host=0.0.0.0"], "everyone who can reach this host over the network can use the server at 0.0.0.0:8000"),
+        ("", ["host=::"], "everyone who can reach this host over the network can use the server at [::]:8000"),
+        ("a secret", ["host=0.0.0.0"], ""),
+    ],
+)
+def test_a_server_without_a_token_says_what_it_opens_to_whom(monkeypatch, capsys, tmp_path, token, given, said):
     from postrl.cli import serve
 
-    monkeypatch.setattr(serve, "_sampler", lambda config: (["vllm"], {"POSTRL_SERVER_TOKEN": token}))
     monkeypatch.setattr(serve.os, "execvpe", lambda *command: None)
-    serve.run(GRPOConfig(), only_print=False)
-    said = capsys.readouterr().err
-    assert ("every user of this host can use this server on 127.0.0.1" in said) == (not token)
-    assert token == "" or token not in said
+    monkeypatch.setenv("POSTRL_SERVER_TOKEN", token)
+    config = GRPOConfig(model=str(tiny_model_dir(tmp_path / "model")), output_dir=str(tmp_path / "run"), vllm_arg=given)
+    serve.run(config, only_print=False)
+    err = capsys.readouterr().err
+    assert said in err and ("no token is set" in err) == (not token)
+    assert ("to close it, export POSTRL_SERVER_TOKEN=... here and for the run" in err) == (not token)
+    assert not token or token not in err
+
+
+def test_a_reward_models_server_without_a_token_says_how_the_reward_sends_one(monkeypatch, capsys, tmp_path):
+    from postrl.cli import serve
+
+    monkeypatch.setattr(serve.os, "execvpe", lambda *command: None)
+    monkeypatch.delenv("POSTRL_SERVER_TOKEN", raising=False)
+    serve.run(GRPOConfig(), only_print=False, reward_model=str(tmp_path))
+    err = capsys.readouterr().err
+    assert "at 127.0.0.1:8000 (have texts scored)" in err
+    assert "--reward-arg reward_model.api_key_env=POSTRL_SERVER_TOKEN" in err

@@ -87,6 +87,16 @@ def test_a_runs_own_rewards_give_the_same_scores_again_and_leave_the_run_alone(r
     assert everything(run) == before
 
 
+def test_a_reward_file_that_has_changed_since_the_run_is_noticed_even_where_scores_are_the_same(run):
+    assert compare(run).changed_rewards == {}
+    path = run.parent / "rewards.py"
+    path.write_text(path.read_text() + "# the same\n")
+    found = compare(run)
+    assert found.reproduced
+    ((name, (then, now)),) = found.changed_rewards.items()
+    assert name == "letters" and then != now and then.startswith("sha256 ") and now.startswith("sha256 ")
+
+
 def test_one_score_that_was_another_is_noticed(run):
     path = run / "rollouts" / "step_000002.parquet"
     groups = read_rollouts(path)

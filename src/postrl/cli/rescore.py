@@ -136,6 +136,7 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "reproduced": comparison.reproduced,
         "groups": comparison.groups,
         "group_changes": dict(comparison.group_changes),
+        "changed_rewards": {name: list(versions) for name, versions in comparison.changed_rewards.items()},
         "scores": {
             name: {
                 side: {"mean": tally[name].mean, "scored": tally[name].count, "statuses": dict(tally[name].statuses)}
@@ -154,6 +155,8 @@ def _show(comparison: Comparison, result: dict[str, Any]) -> None:
     _show_means(comparison)
     _show_statuses(comparison)
     _show_examples(comparison)
+    for name, (then, now) in comparison.changed_rewards.items():
+        typer.echo(f"reward {name} is not what it was in the run: {then} then, {now} now")
     groups = comparison.groups
     typer.echo(f"{comparison.changed} of {comparison.completions} completions have another reward")
     for change, meaning in GROUP_CHANGES.items():

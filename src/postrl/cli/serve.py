@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,11 +82,25 @@ def run(config: GRPOConfig, only_print: bool, reward_model: str = "") -> int:
     kept = {name: value for name, value in {**os.environ, **env}.items() if value is not None}
     if not kept.get(TOKEN):
         kept.pop(TOKEN, None)
-        sys.stderr.write(
-            f"no token is set: every user of this host can use this server on 127.0.0.1, and replace its weights; to close it, "
-            f"export {TOKEN}=... here and for the run\n"
-        )
+        sys.stderr.write(f"{_open(argv, reward=bool(reward_model))}\n")
     os.execvpe(argv[0], argv, kept)
+
+
+def _open(argv: Sequence[str], *, reward: bool) -> str:
+    """One line on whom a server without a token lets in where, and how that ends."""
+    from postrl.launch.ports import LOOPBACK
+
+    given = dict(flag.removeprefix("--").split("=", 1) for flag in argv if flag.startswith("--") and "=" in flag)
+    host = given.get("host", LOOPBACK)  # --vllm-arg may have named another
+    local = host == "localhost" or host == "::1" or host.startswith("127.")
+    who = "every user of this host" if local else "everyone who can reach this host over the network"
+    address = f"[{host}]" if ":" in host else host
+    does = "have texts scored" if reward else "sample and replace its weights"
+    sends = f"with --reward-arg reward_model.api_key_env={TOKEN}" if reward else "for the run"
+    return (
+        f"no token is set: {who} can use the server at {address}:{given.get('port', 8000)} ({does}); to close it, "
+        f"export {TOKEN}=... here and {sends}"
+    )
 
 
 def _sampler(config: GRPOConfig) -> Command:

@@ -96,6 +96,8 @@ class Comparison:
         """New scores that are missing because a reward function failed."""
         self.left_out = 0
         """Completions of rows that none of the rewards is for."""
+        self.changed_rewards: dict[str, tuple[str, str]] = {}
+        """Rewards whose code or options are others: their versions, the run's first one that differs and the present one."""
         self.groups = 0
         self.group_changes: Counter[str] = Counter()
         self._examples: list[tuple[float, int, Change]] = []
@@ -117,6 +119,9 @@ class Comparison:
             self.left_out += len(after.completions)
             return
         self.groups += 1
+        for name, now in after.reward_versions.items():
+            if (then := before.reward_versions.get(name, now)) != now:
+                self.changed_rewards.setdefault(name, (then, now))
         for old, new in zip(before.completions, after.completions, strict=True):
             self._add(step, before, old, new)
         self.group_changes.update(
