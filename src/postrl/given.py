@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from postrl.algorithms.presets import Preset
-from postrl.rewards.registry import RewardSpec, search_path
+from postrl.rewards.registry import RewardSpec
+from postrl.user_code import search_path
 
 
 @dataclass

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from postrl.algorithms.presets import Preset, is_file
 from postrl.errors import UsageError
+from postrl.user_code import run_file
 
 FORM = "write it as file.py:NAME, with NAME = postrl.algorithms.Preset(...) in the file (docs/algorithms.md)"
 
@@ -69,16 +68,10 @@ def _parts(name: str) -> tuple[Path, str]:
 
 @cache
 def _run(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(f"postrl_algorithm_{path.stem}", path)
-    assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.append(str(path.parent))  # for its neighbours, which cannot hide an installed package there
     try:
-        spec.loader.exec_module(module)
+        return run_file(path)
     except Exception as error:
         raise UsageError(
             f"the algorithm file {path} cannot be run: {type(error).__name__}: {error}",
             hint=f"`python {path}` shows where; {FORM}",
         ) from error
-    return module

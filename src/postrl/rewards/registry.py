@@ -11,24 +11,16 @@ parent to child on one host only, because a pickled callable is code.
 from __future__ import annotations
 
 import base64
-import importlib
-import importlib.machinery
-import importlib.util
-import operator
-import os
 import re
-import sys
-import sysconfig
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 from postrl.errors import UsageError
 from postrl.rewards.builtin import BUILTINS
+from postrl.user_code import Found, find_function, load_function, look_in, search_path
 
 EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 FORMS = f"give a built-in name ({', '.join(BUILTINS)}), file.py:function or package.module:function"
@@ -81,28 +73,22 @@ def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
     name, _, value = spec.partition(":")
     if value and name in BUILTINS and BUILTINS[name].short:
         return RewardSpec(name, "builtin", name, options={BUILTINS[name].short: value})
-    place, colon, function = spec.rpartition(":")
-    if colon and place and function:
-        is_file = place.endswith(".py") or os.sep in place or Path(place).is_file()
-        return _from_file(spec, place, function) if is_file else _from_module(spec, place, function)
-    return _from_name(spec)
+    found = find_function(spec, "reward")
+    if found is None:
+        return _from_name(spec)
+    return RewardSpec(found.target.rpartition(":")[2], found.kind, found.target, found.search)
 
 
 def load(spec: RewardSpec) -> Callable[..., Any]:
     """Run the code that defines the function and return it. For reward workers: it may do anything."""
-    _search(spec)
-    if isinstance(spec.payload, bytes):
+    if isinstance(spec.payload, bytes):  # the modules of a script come in the script's order
         import cloudpickle
 
+        look_in(spec.sys_path, before_installed=True)
         function: Callable[..., Any] = cloudpickle.loads(spec.payload)
         return function
     target = BUILTINS[spec.payload].target if spec.kind == "builtin" else spec.payload
-    place, _, name = target.rpartition(":")
-    module = _run_file(Path(place)) if spec.kind == "file" else _import(place, spec.sys_path)
-    found: Callable[..., Any] = operator.attrgetter(name)(module)
-    if not callable(found):
-        raise TypeError(f"{target} is a {type(found).__name__}, not a function")
-    return found
+    return load_function(Found("file" if spec.kind == "file" else "module", target, spec.sys_path))
 
 
 def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[RewardSpec]:
@@ -171,52 +157,6 @@ def parse_option(arg: str) -> tuple[str, str, Any]:
     return name, key, value if scalar else text
 
 
-def _search(spec: RewardSpec) -> None:
-    """Let this process find what the function refers to. Python's own library comes first in any case; the modules of a
-    script then come in the script's order, those beside a named module last."""
-    library = [entry for entry in sys.path if entry in _LIBRARY]
-    installed = [entry for entry in sys.path if entry not in _LIBRARY]
-    user = [entry for entry in spec.sys_path if entry not in library]
-    order = [*library, *user, *installed] if spec.kind == "pickle" else [*library, *installed, *user]
-    sys.path[:] = list(dict.fromkeys(order))
-
-
-_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-_LIBRARY |= {os.path.join(folder, "lib-dynload") for folder in _LIBRARY}
-
-
-def _run_file(path: Path) -> Any:
-    """Import a file by its path, whatever it is called. Its folder joins the end of the search path, and the working folder
-    after it, so that it can import its neighbours and the user's modules, and cannot hide an installed package."""
-    name = path.stem if _is_free(path.stem) else re.sub(r"\W", "_", f"reward_{path.stem}")
-    loader = importlib.machinery.SourceFileLoader(name, str(path))
-    module_spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert module_spec is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
-    sys.path.append(str(path.parent))
-    with suppress(FileNotFoundError):  # removed meanwhile
-        sys.path.append(os.getcwd())
-    loader.exec_module(module)
-    return module
-
-
-def _is_free(name: str) -> bool:
-    """Whether a module may be called so, and none is: loaded, of Python's library or installed."""
-    taken = name in sys.modules or name in sys.stdlib_module_names
-    return name.isidentifier() and not taken and _find_installed(name) is None
-
-
-def _import(name: str, search: Sequence[str]) -> Any:
-    """Import a module from where `resolve` has found it: in `search`, whose order need not be this process's."""
-    top = name.partition(".")[0]
-    found = importlib.machinery.PathFinder.find_spec(top, list(search))
-    if top not in sys.modules and found is not None and found.loader is not None:
-        sys.modules[top] = module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
-    return importlib.import_module(name)
-
-
 # -- one finder per form -----------------------------------------------------------------------------------------------
 
 
@@ -231,32 +171,6 @@ def _from_name(name: str) -> RewardSpec:
         )
     close = get_close_matches(name, BUILTINS, n=1, cutoff=0.0)[0]
     raise UsageError(f"there is no built-in reward {name!r}", hint=f"did you mean {close}? {FORMS}")
-
-
-def _from_file(spec: str, place: str, function: str) -> RewardSpec:
-    path = Path(place).expanduser().absolute()
-    if not path.is_file():
-        raise UsageError(f"reward {spec}: there is no file {path}", hint="paths start from the current folder")
-    _check_defines(spec, path, function, alone=True)
-    return RewardSpec(function, "file", f"{path}:{function}")
-
-
-def _from_module(spec: str, place: str, function: str) -> RewardSpec:
-    if (top := place.partition(".")[0]) in sys.stdlib_module_names and Path(f"{top}.py").is_file():
-        raise UsageError(
-            f"reward {spec}: {top} is a module of Python's own library, which {top}.py in the current folder cannot replace",
-            hint=f"give the file: {top}.py:{function}",
-        )
-    search = (os.getcwd(), *search_path())  # as `python -m` would
-    found = _find_module(place, search)
-    if found is None:
-        raise UsageError(
-            f"reward {spec}: there is no module {place}",
-            hint="it must be installed or lie in the current folder; a file is written as file.py:function",
-        )
-    if found.origin and found.origin.endswith(".py"):
-        _check_defines(spec, Path(found.origin), function)
-    return RewardSpec(function, "module", f"{place}:{function}", search)
 
 
 def _from_callable(function: Callable[..., Any]) -> RewardSpec:
@@ -304,65 +218,3 @@ def _unwrapped(function: Any) -> Any:
     while isinstance(function, partial):
         function = function.func
     return function
-
-
-def search_path() -> tuple[str, ...]:
-    """This process's own search path, for a worker that may run elsewhere."""
-    return tuple(os.path.abspath(entry) for entry in sys.path if os.path.exists(entry or "."))
-
-
-def _find_module(name: str, search: tuple[str, ...]) -> importlib.machinery.ModuleSpec | None:
-    """Where a module is, without importing its parent packages as `importlib.util.find_spec` would."""
-    top, *rest = name.split(".")
-    found = importlib.machinery.PathFinder.find_spec(top, list(search)) or _find_installed(top)
-    for depth in range(len(rest)):
-        if found is None or found.submodule_search_locations is None:
-            return None
-        whole = ".".join([top, *rest[: depth + 1]])
-        found = importlib.machinery.PathFinder.find_spec(whole, list(found.submodule_search_locations))
-    return found
-
-
-def _find_installed(top: str) -> importlib.machinery.ModuleSpec | None:
-    """Editable installs have finders of their own."""
-    try:
-        return importlib.util.find_spec(top)
-    except (ImportError, ValueError):  # ValueError: not a module name, or a module without a spec such as __main__
-        return None
-
-
-def _check_defines(spec: str, path: Path, function: str, *, alone: bool = False) -> None:
-    """The file compiles and binds the name at its top level; one that is loaded alone imports nothing from a package."""
-    import ast
-    import symtable
-
-    try:
-        source = path.read_bytes()
-        compile(source, str(path), "exec", dont_inherit=True)
-        text = importlib.util.decode_source(source)
-    except OSError as error:
-        raise UsageError(f"reward {spec}: cannot read {path}: {error.strerror}", hint="may you read it?") from error
-    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
-        where = f"{path}:{getattr(error, 'lineno', None) or 1}"
-        raise UsageError(
-            f"reward {spec}: {where} is not valid Python: {getattr(error, 'msg', error)}", hint=f"run `python {path}`"
-        ) from error
-    table = symtable.symtable(text, str(path), "exec")
-    bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    body = ast.parse(text).body
-    star = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in body)
-    relative = next((node for node in body if isinstance(node, ast.ImportFrom) and node.level), None)
-    if alone and relative is not None:
-        raise UsageError(
-            f"reward {spec}: {path}:{relative.lineno} imports from a package (`{ast.unparse(relative)}`), and a file is loaded "
-            "alone",
-            hint=f"write `{ast.unparse(relative).replace('from .', 'from ', 1)}` for a file beside it, or give "
-            "package.module:function",
-        )
-    if function.split(".")[0] not in bound and not star:
-        defined = {child.get_name() for child in table.get_children() if child.get_type() == "function"}
-        functions = sorted(name for name in defined if name != "lambda" and not name.startswith("_"))
-        close = get_close_matches(function, functions, n=1)
-        known = f"it defines {', '.join(functions)}" if functions else "it defines no function"
-        hint = f"did you mean {close[0]}? {known}" if close else known
-        raise UsageError(f"reward {spec}: {path} has no function {function!r}", hint=hint)

@@ -19,12 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial as bind
 from typing import Any
 
+from postrl.errors import UsageError
 from postrl.rewards.code.grading import Row, Settings, grade, is_empty, read_tests, to_score
 from postrl.rewards.code.sandbox import choose
 from postrl.rewards.code.stdio import Checker
 from postrl.rewards.code.verdict import Verdict
 from postrl.rewards.score import Score
 from postrl.rewards.text import text_of
+from postrl.user_code import find_function, load_function
 
 VERSION = "code 2"
 MOST_AT_ONCE = 8
@@ -172,6 +174,7 @@ def _column(values: Iterable[Any] | None, count: int) -> Iterable[Any]:
 def _loaded(checker: Checker | str | None) -> Checker | None:
     if not isinstance(checker, str):
         return checker
-    from postrl.rewards.registry import load, resolve
-
-    return load(resolve(checker))
+    found = find_function(checker, "checker")
+    if found is None:
+        raise UsageError(f"the checker is {checker!r}", hint="write it as file.py:function or package.module:function")
+    return load_function(found)

@@ -22,9 +22,15 @@ from postrl.rewards.code import prelude
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-    from typing import Any
+    from typing import Any, Protocol
 
-    from postrl.rewards.code.tester import Tests
+    class Side(Protocol):
+        """The tests' end of the connection, `tester.Tests`."""
+
+        subjects: set[int]
+
+        def ask(self, operation: str, handle: Handle, *operands: Any) -> Any: ...
+
 
 READABLE = {
     "__name__", "__qualname__", "__dict__", "__annotations__", "__defaults__", "__wrapped__", "__members__",
@@ -72,9 +78,9 @@ class Handle:
     _made: bool
     """Whether it is one that the tests made."""
     _number: int
-    _side: Tests
+    _side: Side
 
-    def __init__(self, side: Tests, number: int, kind: str) -> None:
+    def __init__(self, side: Side, number: int, kind: str) -> None:
         _set(self, _side=side, _number=number, _kind=kind, _learned=Learned.NOTHING, _made=False, _arrivals=0)
 
     def __getattr__(self, name: str) -> Any:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from postrl.rewards.code.candidate import Candidate
-    from postrl.rewards.code.tester import Tests
+    from postrl.rewards.code.wire import Peer
 
 LARGEST = 1 << 20
 """Bytes that a candidate may print; the rest is lost."""
@@ -35,7 +34,7 @@ RUNS_CODE = frozenset({"call", "special", "next", "send", "wait", "wait_next", "
 class Lender:
     """Does in the process of the tests what the candidate asks for."""
 
-    def __init__(self, side: Tests, needs: Sequence[str]) -> None:
+    def __init__(self, side: Peer, needs: Sequence[str]) -> None:
         self.side = side
         self.folder = Folder() if "files" in needs else None
         self.operations: dict[str, Callable[..., Any]] = {}
@@ -152,7 +151,7 @@ def _read(method: str, size: int) -> str:
 class Borrower:
     """Has what the candidate does with streams, seeds and files done by the tests."""
 
-    def __init__(self, side: Candidate, needs: Sequence[str]) -> None:
+    def __init__(self, side: Peer, needs: Sequence[str]) -> None:
         self.side = side
         self.folder = Folder() if "files" in needs else None
         self.printed = {name: Printed() for name in ("stdout", "stderr")} if "streams" in needs else {}

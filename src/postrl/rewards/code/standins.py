@@ -8,13 +8,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from postrl.rewards.code.candidate import Candidate
+    from postrl.rewards.code.wire import Peer
 
 
 class Function:
     """A callable of the tests."""
 
-    def __init__(self, side: Candidate, number: int, name: str) -> None:
+    def __init__(self, side: Peer, number: int, name: str) -> None:
         self._side, self._number = side, number
         self.__name__ = self.__qualname__ = name
 
@@ -28,7 +28,7 @@ class Function:
 class Iterator:
     """An iterator of the tests."""
 
-    def __init__(self, side: Candidate, number: int, name: str) -> None:
+    def __init__(self, side: Peer, number: int, name: str) -> None:
         self._side, self._number = side, number
 
     def __iter__(self) -> Iterator:
@@ -56,7 +56,7 @@ class File(Iterator):
 class Object:
     """An instance of a class that the tests define: its public attributes."""
 
-    def __init__(self, side: Candidate, number: int, name: str) -> None:
+    def __init__(self, side: Peer, number: int, name: str) -> None:
         vars(self).update(_side=side, _number=number)
 
     def __getattr__(self, name: str) -> Any:
@@ -69,7 +69,7 @@ class Object:
 class Given(type):
     """A class of the tests, which makes its instances there."""
 
-    _side: Candidate
+    _side: Peer
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
         return cls._side.request("make", cls.__name__, arguments, named)

@@ -10,7 +10,10 @@ import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .program import Job
+    from typing import Any
+
+    Job = dict[str, Any]
+    """What `sandbox.Sandbox.start` sends: plain values by name."""
 
 
 def receive(fd: int) -> Job | None:

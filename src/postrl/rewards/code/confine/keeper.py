@@ -76,7 +76,7 @@ def _place(fds: list[int], targets: list[int]) -> tuple[int, int]:
 
 
 class Keeper:
-    def __init__(self, job: program.Job, up: int, parent: int, child: int) -> None:
+    def __init__(self, job: channel.Job, up: int, parent: int, child: int) -> None:
         self.job, self.up, self.parent, self.child = job, up, parent, child
         self.strict = job["level"] == "strict"
         self.deadline = time.monotonic() + job["wall"]

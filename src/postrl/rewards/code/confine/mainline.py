@@ -16,7 +16,7 @@ from types import CodeType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .program import Job
+    from .channel import Job
 
 FLUSH_FAILED = 120
 """What the interpreter exits with then."""

@@ -17,10 +17,7 @@ PROC = ["/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/sys/d
 
 TYPE_CHECKING = False  # for type checkers, without the time that importing `typing` takes
 if TYPE_CHECKING:
-    from typing import Any
-
-    Job = dict[str, Any]
-    """What `sandbox.Sandbox.start` sends: plain values by name."""
+    from .channel import Job
 
 
 def start(job: Job, up: int) -> int:
