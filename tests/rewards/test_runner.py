@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 
@@ -700,3 +701,27 @@ def test_a_column_that_no_row_of_a_data_set_has_is_missed_before_a_call_and_ragg
         assert [p.columns for p in ragged] == [{"gold": 1}, {"gold": None}]
         with pytest.raises(UsageError, match="needs_gold asks for gold, and a has no such column; it has answer"):
             rewards.check_columns([*ragged, prompt("a:0", answer=5)])
+
+
+@pytest.mark.parametrize("messages", [None, [{"role": "user", "content": "What is 3 + 4?"}]])
+@pytest.mark.parametrize(
+    ("end", "statuses_of"),
+    [
+        ("<think>\n", ["no_answer", "wrong", "correct"]),
+        ("[THINK]", ["no_answer", "wrong", "correct"]),
+        ("<think></think>", ["correct", "wrong", "correct"]),
+        ("Think between <think> and </think>.", ["correct", "wrong", "correct"]),
+    ],
+)
+def test_a_box_in_the_reasoning_that_the_prompt_has_opened_never_pays(messages, end, statuses_of):
+    texts = [r"it is \boxed{7} and", r"\boxed{7}</think>so \boxed{8}", r"\boxed{8}</think>so \boxed{7}"]
+    mine = replace(group(*texts, messages=messages, answer="7"), prompt=f"What is 3 + 4?{end}")
+    with runner("math", sees_all) as rewards:
+        score(rewards, mine)
+    assert statuses(mine, "math") == statuses_of
+    assert values(mine, "sees_all") == [float(len(text)) for text in texts]
+
+
+def sees_all(completions):
+    """What a function of the user's is given: the completion alone."""
+    return [float(len(c if isinstance(c, str) else c[-1]["content"])) for c in completions]

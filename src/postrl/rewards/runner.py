@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import RewardError, UsageError
-from postrl.rewards.builtin import BUILTINS, SHAPING, task_weights
+from postrl.rewards.builtin import BUILTINS, SHAPING, VERIFIERS, task_weights
 from postrl.rewards.calling.pool import RewardPool
 from postrl.rewards.calling.process import Outcome
 from postrl.rewards.declared import GIVEN, missing_columns
 from postrl.rewards.registry import RewardSpec, distinct
 from postrl.rewards.rows import rows_by_data
 from postrl.rewards.score import Score
+from postrl.rewards.text import opened_by
 from postrl.types import Group, Prompt, Rollout
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Function:
     builtin: bool
     by_step: bool
     """Called once with all completions of a step instead of once a group."""
+    verifies: bool = False
+    """Reads the answer behind the reasoning, so that it has to know where that begins."""
     failures: Failures = field(default_factory=Failures)
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
     statuses: set[str] = field(default_factory=set)
@@ -117,7 +120,10 @@ class RewardRunner:
                 load_timeout=load_timeout,
                 log_path=log_path,
             )
-            self.functions[name] = Function(name, weight, pool, row is not None, batch == "step" and row is None)
+            self.functions[name] = Function(
+                name, weight, pool, row is not None, batch == "step" and row is None,
+                verifies=row is not None and spec.payload in (*VERIFIERS, "cosine"),
+            )  # fmt: skip
         shaping = {name for name, spec in zip(self.names, specs) if spec.kind == "builtin" and spec.payload in SHAPING}
         self.task = task_weights({name: function.weight for name, function in self.functions.items()}, shaping)
         """The functions that say whether a completion is what was asked for, with their weights."""
@@ -263,7 +269,10 @@ class RewardRunner:
         calls = [(function, groups) for function, groups in calls if any(group.rollouts for group in groups)]
         counts = [sum(len(group.rollouts) for group in groups) for _, groups in calls]
         outcomes = await asyncio.gather(
-            *(function.pool.call(as_inputs(*groups), count) for (function, groups), count in zip(calls, counts))
+            *(
+                function.pool.call(as_inputs(*groups, whole=function.verifies), count)
+                for (function, groups), count in zip(calls, counts)
+            )
         )
         for (function, groups), outcome in zip(calls, outcomes):
             self._note(function, outcome)
@@ -337,10 +346,14 @@ class RewardRunner:
             yield "misused_logs", float(function.misused_logs)
 
 
-def as_inputs(*groups: Group) -> dict[str, list[Any]]:
+def as_inputs(*groups: Group, whole: bool = False) -> dict[str, list[Any]]:
     """The arguments of a reward function, one item a rollout, in TRL's shape: conversational prompts are message lists
     and completions `[{"role": "assistant", "content": text}]`; plain ones are strings. A column that only some of the
-    groups have is None for the others."""
+    groups have is None for the others.
+
+    Args:
+        whole: completions that go on in a reasoning which their prompt has opened begin with its tag.
+    """
     columns = dict.fromkeys(name for group in groups for name in group.columns)
     inputs: dict[str, list[Any]] = {
         name: [group.columns.get(name) for group in groups for _ in group.rollouts] for name in columns
@@ -349,13 +362,18 @@ def as_inputs(*groups: Group) -> dict[str, list[Any]]:
     return {
         **inputs,
         "prompts": list(chain.from_iterable(prompts)),
-        "completions": [_completion(group, rollout) for group in groups for rollout in group.rollouts],
+        "completions": [
+            _completion(group, f"{head}{rollout.completion}")
+            for group in groups
+            for head in [opened_by(group.prompt) if whole else ""]
+            for rollout in group.rollouts
+        ],
         "completion_ids": [rollout.completion_ids for group in groups for rollout in group.rollouts],
     }
 
 
-def _completion(group: Group, rollout: Rollout) -> Any:
-    return rollout.completion if group.messages is None else [{"role": "assistant", "content": rollout.completion}]
+def _completion(group: Group, text: str) -> Any:
+    return text if group.messages is None else [{"role": "assistant", "content": text}]
 
 
 def _call_limit(timeout: float, seconds: float, count: int) -> float:

@@ -72,6 +72,13 @@ def final_part(text: str, reasoning: Sequence[tuple[str, str]] = REASONING) -> s
     return text
 
 
+def opened_by(prompt: str, reasoning: Sequence[tuple[str, str]] = REASONING) -> str:
+    """The tag with which a prompt opens the reasoning that its completions begin with, as templates of reasoning models write
+    it; "" where it opens none."""
+    end = prompt.rstrip()
+    return next((opening for opening, _ in reasoning if end.endswith(opening)), "")
+
+
 def only(tokens: Iterable[str]) -> re.Pattern[str]:
     """Where one of these tokens begins; as CONTROL."""
     each = "|".join(map(re.escape, tokens))

@@ -21,6 +21,7 @@ from postrl.data.prompts import PromptSet, load_prompts
 from postrl.data.sources import read_files
 from postrl.errors import DataError, UsageError
 from postrl.rewards.runner import RewardRunner
+from postrl.rewards.text import opened_by
 from postrl.rows.plain import plain_row
 from postrl.rows.rendering import TEXT_PROMPTS
 from postrl.rows.tokens import check_vocabulary
@@ -83,21 +84,23 @@ def load_rows(config: GRPOConfig, raw: Any = None) -> PromptSet:
 
 
 def as_group(prompt: Prompt, number: int, completions: Sequence[str], ids: Sequence[list[int]] = ()) -> Group:
-    """A prompt with completions, to be scored; without `ids`, bytes stand for tokens."""
+    """A prompt with completions, to be scored; without `ids` nobody has written them after this prompt: bytes stand for
+    tokens, and they are no reasoning that it has opened."""
+    text = prompt.text if ids or not (tag := opened_by(prompt.text)) else prompt.text.rstrip().removesuffix(tag)
     rollouts = [
         Rollout(
             prompt_id=prompt.prompt_id,
             sample_index=i,
             prompt_ids=list(prompt.token_ids),
-            completion_ids=list(ids[i]) if ids else list(text.encode("utf-8", "surrogatepass")),
+            completion_ids=list(ids[i]) if ids else list(said.encode("utf-8", "surrogatepass")),
             logps=[],
             version_spans=[],
             finish_reason="stop",
-            completion=text,
+            completion=said,
         )
-        for i, text in enumerate(completions)
+        for i, said in enumerate(completions)
     ]
-    return Group(prompt.prompt_id, number, prompt.text, prompt.messages, prompt.columns, rollouts, prompt.rewards)
+    return Group(prompt.prompt_id, number, text, prompt.messages, prompt.columns, rollouts, prompt.rewards)
 
 
 # -- made up -----------------------------------------------------------------------------------------------------------
