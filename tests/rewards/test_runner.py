@@ -100,6 +100,17 @@ def test_no_column_fills_what_a_partial_has_bound():
     assert values(g, "bonus") == [6.0]
 
 
+def scaled(scale, completions, **columns):
+    return [scale * len(text) + 100 * ("scale" in columns) for text in completions]
+
+
+def test_no_column_fills_what_a_partial_has_bound_by_position():
+    with runner(partial(scaled, 3.0)) as rewards:
+        g = group("aa", scale=100.0, answer="x")
+        score(rewards, g)
+    assert (values(g, "scaled"), rewards.failures["scaled"].first) == ([6.0], "")
+
+
 def test_functions_of_a_script_may_use_the_module_beside_it(tmp_path):
     (tmp_path / "beside.py").write_text("def twice(x): return 2 * x\n")
     script = tmp_path / "train.py"

@@ -86,7 +86,7 @@ def _load(request: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     _show_source(spec.origin)
     function = load(spec)
     constants = choose_constants(spec, function, request["settings"])
-    asks = without(describe(function), constants)
+    asks = without(describe(function), (*constants, *bound_in_order(function)))
     bound = partial(function, **constants)
     if spec.kind == "builtin":  # wrong options, and what keeps it from scoring at all, show before the first step
         bound(**{name: [] for name in asks["required"]})
@@ -109,6 +109,15 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
         "required": [p.name for p in named if p.default is p.empty],
         "any": any(p.kind is p.VAR_KEYWORD for p in parameters),
     }
+
+
+def bound_in_order(function: Callable[..., Any]) -> list[str]:
+    """The arguments that a partial has given their values by position: its signature does not show them, and `**columns`
+    must not bring them again."""
+    if not isinstance(function, partial):
+        return []
+    names = [p.name for p in inspect.signature(function.func).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return names[: len(function.args)]
 
 
 def without(asks: dict[str, Any], constants: Collection[str]) -> dict[str, Any]:
