@@ -41,7 +41,8 @@ from postrl.run.messages import decode, decode_groups, encode_groups
 from postrl.run.metrics import MetricsWriter
 from postrl.run.trackers import Trackers
 from postrl.run.waiting import speaking
-from postrl.weights.sync import EmbeddedSync, NoSync, ServerSync, WeightSync, server_transport
+from postrl.weights.sync import EmbeddedSync, NoSync, ServerSync, WeightSync
+from postrl.weights.transports import TRANSPORTS, connect
 from postrl.worker.source import LocalSource, RemoteSource, ReplaySource, Source, total_steps
 from postrl.worker.worker import RolloutWorker, build_worker
 
@@ -289,10 +290,10 @@ def _sync(
         sync = EmbeddedSync(learner, own)
         sampler.attach(own if own is not None else learner.policy.model, sync)
         return sync
-    adapters = connections.adapter_rank > 0
+    adapters = TRANSPORTS[connections.transport].adapters
     if not learner.ranks.is_main:
         return ServerSync(learner, None, [], tokenizer, adapters=adapters)
-    transport, servers = server_transport(config, connections, folder, learner.policy.peft_config)
+    transport, servers = connect(config, connections, folder, learner.policy.peft_config)
     return ServerSync(learner, transport, servers, tokenizer, adapters=adapters)
 
 

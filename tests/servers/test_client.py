@@ -175,7 +175,7 @@ def test_the_token_is_not_shown() -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    code = "import sys, postrl.servers.client, postrl.weights.restore, postrl.weights.canary; assert 'torch' not in sys.modules"
+    code = "import sys, postrl.servers.client, postrl.weights.transports, postrl.weights.canary; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -23,7 +23,7 @@ from postrl.servers.client import VLLMServer
 from postrl.servers.lost import give_up, run_servers
 from postrl.weights import disk
 from postrl.weights.disk import DiskTransport, server_lock, shared_folder
-from postrl.weights.restore import restore
+from postrl.weights.transports import restore
 
 WEIGHTS = {"embed": torch.arange(6.0).view(2, 3), "steps": torch.arange(4)}
 

@@ -21,7 +21,7 @@ from postrl.servers.client import VLLMServer
 from postrl.weights import disk
 from postrl.weights.disk import remove_weights, shared_folder
 from postrl.weights.lora import LoraTransport
-from postrl.weights.restore import restore
+from postrl.weights.transports import restore
 
 SETTINGS = GRPOConfig(lora_rank=2)
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"

@@ -22,8 +22,8 @@ from postrl.servers.attach import attach_problems
 from postrl.servers.client import VLLMServer
 from postrl.types import VersionSpan
 from postrl.weights.lora import LoraTransport
-from postrl.weights.restore import restore
 from postrl.weights.sync import ServerSync
+from postrl.weights.transports import restore
 
 from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps
 

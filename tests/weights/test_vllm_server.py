@@ -17,7 +17,7 @@ from postrl.servers.client import generation_client
 from postrl.types import VersionSpan
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
-from postrl.weights.restore import restore
+from postrl.weights.transports import restore
 
 from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps, model_of_version
 

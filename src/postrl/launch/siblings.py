@@ -29,12 +29,12 @@ from postrl.launch.pool import Fall, ServerPool
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.vllm import INSTALL_VLLM, server_dtype, vllm_distribution, vllm_pool
 from postrl.launch.worker import WorkerProcess
-from postrl.run.connections import DISK, TOKEN, Connections
+from postrl.run.connections import TOKEN, Connections
 from postrl.run.folder import RunFolder
 from postrl.servers.client import VLLMServer
 from postrl.servers.lost import forget_lost, give_up
 from postrl.weights.disk import remove_weights
-from postrl.weights.restore import restore
+from postrl.weights.transports import TRANSPORTS, restore, transport_for
 
 POLL = 0.1
 """Seconds between two looks at the children."""
@@ -114,7 +114,6 @@ def siblings(
         server_urls=tuple(config.vllm_server_url),
         token=os.environ.get(TOKEN),
         owned=not config.vllm_server_url,
-        backend=DISK if placement.cpu or placement.shared else "nccl",  # NCCL wants a GPU for each process
         server_dtype=server_dtype(config, placement.cpu),
         model_path=model_path,
     )
@@ -147,7 +146,13 @@ def _start(
     children = stack.enter_context(Supervisor())
     socket_dir = Path(tempfile.mkdtemp(prefix="postrl-"))  # in a TMPDIR that is short enough: host.limits.settle
     stack.callback(shutil.rmtree, socket_dir, True)
-    connections = replace(connections, worker=f"unix:{socket_dir / SOCKET}", adapter_rank=adapters.rank)
+    transport = transport_for(cpu=placement.cpu, shared=placement.shared, adapter_rank=adapters.rank)
+    connections = replace(
+        connections,
+        worker=f"unix:{socket_dir / SOCKET}",
+        transport=transport.name,
+        adapter_rank=adapters.rank,
+    )
     forget_lost(folder.weights)
     pool, starting = None, None
     if connections.owned:
@@ -158,7 +163,6 @@ def _start(
             model=connections.model_path,
             log_dir=folder.logs,
             weights_dir=folder.weights,
-            backend=connections.backend,
             adapters=adapters,
         )
         stack.callback(remove_weights, folder.weights)  # a learner that was killed could not
@@ -210,7 +214,7 @@ def _start_worker(
 
 def _resync(url: str, connections: Connections, folder: RunFolder) -> None:
     """A restarted server gets the last published weights back, before anyone takes its tokens for current ones."""
-    if connections.backend != DISK and not connections.adapter_rank:
+    if TRANSPORTS[connections.transport].restore is None:
         folder.note(f"vLLM server {url} was restarted; it gets work again with the next push of weights")
         return
     version = restore(VLLMServer(url, token=connections.token), folder.weights)

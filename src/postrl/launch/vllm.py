@@ -30,6 +30,7 @@ from postrl.learning.context import context_length
 from postrl.run.connections import TOKEN
 from postrl.servers.client import RUNTIME_ADAPTERS
 from postrl.weights.disk import allowed_folders
+from postrl.weights.transports import transport_for
 
 __all__ = [
     "SERVED_MODEL_NAME",
@@ -85,7 +86,6 @@ def vllm_pool(
     model: str,
     log_dir: str | Path,
     token: str | None = None,
-    backend: str | None = None,
     weights_dir: str | Path | None = None,
     adapters: AdapterPlan = FULL,
 ) -> ServerPool:
@@ -105,7 +105,7 @@ def vllm_pool(
             devices=placement.server_devices[index],
             cores=placement.server_cores[index] if placement.server_cores else (),
             token=token,
-            backend=backend,
+            backend=transport_for(cpu=placement.cpu, shared=placement.shared).backend,
             weights_dir=weights_dir,
             gpu_memory_utilization=memory,
             adapters=adapters,
@@ -148,7 +148,7 @@ def server_command(
         devices: its GPUs, counted among the visible ones; empty: the server runs on the CPU.
         cores: the CPU cores that are its own then; empty: all.
         token: what it asks of every request but /health; goes into its environment, never on the command line.
-        backend: vLLM's name of the weight transport; default: nccl on GPUs, postrl_disk on CPUs.
+        backend: vLLM's name of the weight transport; default: that for all weights on such devices.
         weights_dir: the folder from which the postrl_disk backend may load weights.
         gpu_memory_utilization: in place of the config's.
         adapters: what it is to hold beside the model.
@@ -157,7 +157,7 @@ def server_command(
         UsageError: a --vllm-arg that cannot be, or vLLM is not installed.
     """
     cpu = not devices
-    backend = backend or ("postrl_disk" if cpu else "nccl")
+    backend = backend or transport_for(cpu=cpu).backend
     flags: dict[str, object] = {
         "host": LOOPBACK,
         "port": port,

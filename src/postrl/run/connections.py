@@ -25,10 +25,10 @@ class Connections:
     """Address of the rollout worker, `unix:/path` or `tcp:host:port`; None: it runs inside the learner."""
     owned: bool = True
     """Whether the run started the servers (and restarts them); False: they were there before."""
-    backend: str = DISK
-    """How weights reach the servers: postrl_disk or nccl."""
+    transport: str = "disk"
+    """How weights reach the servers: a row of `postrl.weights.transports`."""
     adapter_rank: int = 0
-    """Above 0, not all weights but the LoRA adapter, of this rank, reaches them: by a name for each version."""
+    """Of the LoRA adapters that they are to hold, where these travel alone."""
     server_dtype: str = "float32"
     """What the servers compute in."""
     model_path: str = ""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from postrl.errors import ServerError, WaitTimeout
-from postrl.run.connections import DISK
 from postrl.servers.api import NOT_OURS
 from postrl.servers.client import RUNTIME_ADAPTERS, VLLMServer
 
@@ -21,6 +20,7 @@ def attach_problems(
     max_model_len: int | None = None,
     backend: str | None = None,
     adapters: tuple[int, int] | None = None,
+    resumes: bool = False,
 ) -> list[str]:
     """Every mismatch at once; empty: the server can be used.
 
@@ -28,8 +28,9 @@ def attach_problems(
         model: path or id that it should serve.
         dtype: "float32" or "bfloat16".
         max_model_len: tokens of prompt and completion that it must take.
-        backend: weight-transfer backend, "postrl_disk" or "nccl".
+        backend: weight-transfer backend, such as "nccl".
         adapters: rank and number of the LoRA adapters that it must hold.
+        resumes: the first push replaces all that it holds, and resumes it where it was left paused.
     """
     if not server.health():
         return [f"{server.url} does not answer /health with 200: start it, or correct the URL"]
@@ -48,7 +49,7 @@ def attach_problems(
             problems += ask(lambda: adapter_problems(server, rank=adapters[0], number=adapters[1])) or []
     ask(server.weight_info)
     paused = ask(server.is_paused)
-    if paused and backend != DISK:  # the first push through files replaces all it holds, and resumes it
+    if paused and not resumes:
         problems.append("it is paused, perhaps in the middle of a weight update of a run that died: restart it")
     if paused is False:  # a paused server would not answer
         ask(server.probe)

@@ -1,12 +1,12 @@
 """Weights through files: one new safetensors file per push, in shared memory where it has room.
 
-    RUN/weights/latest.json                 {"version": 7, "path": ...}: what a restarted server is brought to
+    RUN/weights/latest.json                 {"transport": "disk", "version": 7, "path": ...}: what a restarted server is brought to
     RUN/weights/127.0.0.1-8000.lock         held while that server is updated
     /dev/shm/postrl-<run>-<digest>/weights-000007-x1y2z3.safetensors      or in RUN/weights/
 
 A file is never written over: a server that has it mapped would be killed with SIGBUS. The servers need
 `--weight-transfer-config '{"backend": "postrl_disk"}'` and POSTRL_WEIGHTS_DIR = `allowed_folders(RUN/weights)`.
-No torch at the top: the launcher restores a restarted server with nothing but HTTP (postrl/weights/restore.py).
+No torch at the top: the launcher restores a restarted server with nothing but HTTP (postrl/weights/transports.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "weights-"
 POINTER = "latest.json"
+NAME = "disk"
 MARGIN = 64 << 20
 """Bytes that stay free beside a new file."""
 
@@ -78,18 +80,15 @@ class DiskTransport:
         nbytes = sum(tensor.nbytes for tensor in weights.values())
         path = self.write(weights, version, roomy_folder(self.folder, nbytes))
         del weights
-        write_pointer(self.folder, {"version": version, "path": str(path)})
+        write_pointer(self.folder, {"transport": NAME, "version": version, "path": str(path)})
         on_each(self.servers, lambda server: self.deliver(server, path, version))
         delete_all_but(self.folder, [path])
         return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
 
     def deliver(self, server: VLLMServer, path: Path, version: int) -> None:
         """Bring one server to the weights in `path`; see `deliver`."""
-        info = {"path": str(path)}
-
-        def load() -> None:
-            swap_weights(server, version, lambda: server.update_weights(info, self.push_timeout), self.pause)
-
+        latest = {"version": version, "path": str(path)}
+        load = partial(restore, server, latest, self.push_timeout, self.pause)
         deliver(self.folder, server, self.server_deadline, load)
 
     def close(self) -> None:
@@ -115,6 +114,12 @@ class DiskTransport:
                 hint="free some space, or move the run with --output-dir",
             ) from error
         return path
+
+
+def restore(server: VLLMServer, latest: dict[str, Any], timeout: float, pause: Pause | None = None) -> None:
+    """Load the version that a pointer names; it has `timeout` seconds. See `swap_weights`."""
+    info = {"path": latest["path"]}
+    swap_weights(server, latest["version"], lambda: server.update_weights(info, timeout), pause)
 
 
 def deliver(folder: Path, server: VLLMServer, deadline_s: float, load: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """LoRA adapters by name: each version is loaded beside the older ones, and nothing is paused.
 
-    RUN/weights/latest.json         {"version": 7, "adapters": {"policy-v6": FOLDER, "policy-v7": FOLDER}}
+    RUN/weights/latest.json         {"transport": "lora", "version": 7, "adapters": {"policy-v6": FOLDER, "policy-v7": FOLDER}}
     /dev/shm/postrl-<run>-<digest>/weights-policy-v7-x1y2z3/        adapter_config.json, adapter_model.safetensors;
                                                                     or in RUN/weights/
 
@@ -29,6 +29,9 @@ from postrl.weights.transport import NamedTensors, PushReport, on_each
 
 if TYPE_CHECKING:
     import torch
+
+
+NAME = "lora"
 
 
 class LoraTransport:
@@ -79,7 +82,7 @@ class LoraTransport:
         kept = {v: at for v, at in self.published.items() if version == NOT_OURS or self.needed(v, version)}
         self.published = kept | {version: path}
         adapters = {adapter_name(v): str(at) for v, at in self.published.items()}
-        write_pointer(self.folder, {"version": version, "adapters": adapters})
+        write_pointer(self.folder, {"transport": NAME, "version": version, "adapters": adapters})
         on_each(self.servers, lambda server: self.deliver(server, adapters))
         delete_all_but(self.folder, self.published.values())
         return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
@@ -117,6 +120,11 @@ class LoraTransport:
                 with suppress(PostrlError):  # it may end at this moment, with all that it holds
                     serve_adapters(server, {})
         delete_all_but(self.folder, ())
+
+
+def restore(server: VLLMServer, latest: dict[str, Any], timeout: float) -> None:
+    """All adapters that a pointer names."""
+    serve_adapters(server, latest["adapters"], timeout)
 
 
 def serve_adapters(server: VLLMServer, adapters: Mapping[str, str], timeout: float = 600.0) -> None:

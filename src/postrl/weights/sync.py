@@ -12,19 +12,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from postrl.config import GRPOConfig
 from postrl.errors import CanaryError, PostrlError, ServerError
-from postrl.run.connections import Connections
-from postrl.run.folder import RunFolder
 from postrl.run.waiting import in_thread
 from postrl.servers.api import NOT_OURS, adapter_name
-from postrl.servers.attach import attach_problems
 from postrl.servers.client import VLLMServer
-from postrl.servers.lost import run_servers
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
-from postrl.weights.disk import DiskTransport
-from postrl.weights.lora import LoraTransport
-from postrl.weights.transport import Pause, WeightTransport
+from postrl.weights.transport import WeightTransport
 
 CANARY_TEXTS = (
     "The quick brown fox jumps over the lazy dog, turns around at the edge of the wood and jumps back again.",
@@ -220,53 +213,3 @@ def canary_pairs(tokenizer: Any) -> list[tuple[list[int], int]]:
     return [
         (tokenizer(text, add_special_tokens=False)["input_ids"][:CANARY_LENGTH], CANARY_START) for text in CANARY_TEXTS
     ]
-
-
-def server_transport(
-    config: GRPOConfig, connections: Connections, folder: RunFolder, peft_config: Any = None
-) -> tuple[WeightTransport, list[VLLMServer]]:
-    """The transport that the servers were started for.
-
-    Args:
-        peft_config: of the learner's adapter, if it has one.
-
-    Raises:
-        ServerError: a foreign server that does not fit; all mismatches of all servers at once.
-    """
-    servers = run_servers(connections, folder.weights)
-    if not connections.owned:
-        problems = [problem for server in servers for problem in _attach_problems(server, config, connections)]
-        if problems:
-            raise ServerError(
-                "the vLLM servers that run already do not fit this run:\n  " + "\n  ".join(problems),
-                hint="start them with `postrl serve` and the settings of this run (--print shows the command)",
-            )
-    deadline = config.server_start_timeout if connections.owned else 60.0
-    dtype = connections.server_dtype
-    if connections.adapter_rank:
-        lora = LoraTransport(
-            servers,
-            folder.weights,
-            dtype,
-            peft_config=peft_config,
-            max_staleness=config.max_staleness,
-            server_deadline=deadline,
-        )
-        return lora, servers
-    pause = Pause.of(config.in_flight, config.request_timeout)
-    if connections.backend == "nccl":
-        from postrl.weights.nccl import NcclTransport
-
-        return NcclTransport(servers, dtype, pause=pause), servers
-    return DiskTransport(servers, folder.weights, dtype, server_deadline=deadline, pause=pause), servers
-
-
-def _attach_problems(server: VLLMServer, config: GRPOConfig, connections: Connections) -> Iterator[str]:
-    rank = connections.adapter_rank
-    yield from attach_problems(
-        server,
-        backend=None if rank else connections.backend,
-        adapters=(rank, config.max_loras) if rank else None,
-        dtype=connections.server_dtype,
-        max_model_len=config.max_prompt_length + config.max_completion_length,
-    )

@@ -24,6 +24,7 @@ from postrl.run.messages import (
     write_message,
 )
 from postrl.servers.lost import run_servers
+from postrl.weights.transports import TRANSPORTS
 from postrl.worker.streaming import StreamingWorker
 from postrl.worker.worker import build_worker
 
@@ -44,14 +45,15 @@ def worker_main(run_dir: str) -> int:
     path = connections.model_path or config.model
     tokenizer = given.tokenizer or load_tokenizer(config, path)
     stop_ids = stop_tokens_of(config, path, tokenizer)
+    transport = TRANSPORTS[connections.transport]
     sampler = VLLMSampler(
         run_servers(connections, folder.weights),
         stop_token_ids=stop_ids,
         request_timeout=config.request_timeout,
         patience=config.request_timeout + config.server_start_timeout,
         salted=config.in_flight == "keep_kv",
-        resynced=connections.backend != "nccl" or bool(connections.adapter_rank),
-        adapters=connections.adapter_rank > 0,
+        resynced=transport.restore is not None,
+        adapters=transport.adapters,
     )
     known = vocabulary_of(config, path)
     worker, train = build_worker(
