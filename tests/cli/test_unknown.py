@@ -202,8 +202,8 @@ def read_by(*modules: str) -> set[str]:
 def test_serve_takes_what_a_server_depends_on():
     of_runs = {"engine", "replay", "num_servers", "server_start_timeout", "server_frozen_timeout", "server_restarts"}
     read = read_by("cli/serve.py", "launch/vllm.py", "launch/adapters.py") - of_runs
-    assert read - serve.TAKES == set(), "give `postrl serve` the settings that it reads"
-    assert serve.TAKES - read == {"debug", "max_staleness"}  # the latter by config.max_loras
+    assert read - GRPOConfig.part("serve") == set(), "give `postrl serve` the settings that it reads"
+    assert GRPOConfig.part("serve") - read == {"debug", "max_staleness"}  # the latter by config.max_loras
 
 
 def test_plan_takes_what_a_plan_depends_on():
@@ -212,7 +212,7 @@ def test_plan_takes_what_a_plan_depends_on():
         "simulation/assumptions.py", "simulation/calibrate.py", "simulation/loop.py", "simulation/splits.py",
     )  # fmt: skip
     of_processes = {"server_start_timeout", "server_frozen_timeout", "server_restarts", "worker_restarts"}
-    assert read - of_processes - plan.TAKES == set(), "give `postrl plan` the settings that it reads"
+    assert read - of_processes - GRPOConfig.part("plan") == set(), "give `postrl plan` the settings that it reads"
 
 
 def test_flags_that_were_left_out_come_from_a_config_all_the_same(tmp_path, capsys):
@@ -226,6 +226,6 @@ def test_flags_that_were_left_out_come_from_a_config_all_the_same(tmp_path, caps
 
 def test_most_used_flags_exist():
     for command in (serve.ServeCommand, plan.PlanCommand):
-        takes = serve.TAKES if command is serve.ServeCommand else plan.TAKES
+        takes = GRPOConfig.part("serve") if command is serve.ServeCommand else GRPOConfig.part("plan")
         others = {"--reward-model", "--config", "--print", "--async", "--simulate", "--gpus", "--from", "--steps"}
         assert set(command.most_used) <= {*map(flag, takes), *others}

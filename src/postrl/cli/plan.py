@@ -28,19 +28,6 @@ Speeds are guessed from the model's size unless a run or --simulation-arg says b
 """
 
 PANEL = "Simulation"
-TAKES = frozenset(
-    {
-        "model", "revision", "trust_remote_code", "dtype", "adapter", "lora_rank", "lora_target_modules", "dataset", "dataset_path",
-        "dataset_config", "dataset_split", "prompt_column", "answer_column", "max_prompt_length", "reward", "reward_arg",
-        "sandbox", "engine", "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization",
-        "max_model_len", "vllm_arg", "simulation_arg", "weight_sync", "prompts_per_step", "num_generations",
-        "max_completion_length", "max_staleness", "stale_policy", "stale_wait", "rollout_queue_size", "in_flight", "algorithm", "beta",
-        "num_iterations", "minibatches", "critic_model", "critic_warmup_steps", "max_tokens_per_microbatch", "num_processes",
-        "output_dir", "run_name", "max_steps", "num_train_epochs", "eval_dataset", "resume", "replay", "report_to", "push_to_hub",
-        "seed", "debug",
-    }
-)  # fmt: skip
-"""The settings that say what a run starts, needs and takes, in time and memory."""
 
 
 class PlanCommand(SettingsCommand):
@@ -83,7 +70,9 @@ def add_to(app: typer.Typer) -> None:
         name="plan", cls=PlanCommand, help=HELP, short_help="Show what a run would start, and how fast it would be."
     )
     command(
-        settings_command(GRPOConfig, run, takes=TAKES, only_show=_SIMULATE, further=FURTHER, settings_of="from_run")
+        settings_command(
+            GRPOConfig, run, takes=GRPOConfig.part("plan"), only_show=_SIMULATE, further=FURTHER, settings_of="from_run"
+        )
     )
 
 

@@ -38,15 +38,6 @@ With --reward-model it serves that model instead, for the reward reward_model:
   postrl grpo  --reward reward_model:org/reward-model --reward-arg reward_model.url=http://127.0.0.1:8100 ...
 """
 
-TAKES = frozenset(
-    {
-        "model", "revision", "trust_remote_code", "dtype", "adapter", "lora_rank", "lora_target_modules", "weight_sync", "max_staleness",
-        "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "max_prompt_length", "max_completion_length",
-        "vllm_arg", "seed", "output_dir", "debug",
-    }
-)  # fmt: skip
-"""The settings that a server depends on."""
-
 
 class ServeCommand(SettingsCommand):
     most_used = (
@@ -68,7 +59,7 @@ def add_to(app: typer.Typer) -> None:
         name="serve", cls=ServeCommand, help=HELP, short_help="Run a vLLM server for runs to attach to."
     )
     further = {"reward_model": (Annotated[str, _REWARD_MODEL], "")}
-    command(settings_command(GRPOConfig, run, takes=TAKES, only_show=_PRINT, further=further))
+    command(settings_command(GRPOConfig, run, takes=GRPOConfig.part("serve"), only_show=_PRINT, further=further))
 
 
 def run(config: GRPOConfig, only_print: bool, reward_model: str = "") -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 
 from postrl.algorithms.presets import PRESETS, Preset, find
@@ -35,41 +35,11 @@ def refuse(found: Problem) -> None:
 
 
 def _ranges(c: Settings) -> Problem:
-    for names, allowed, inside in RANGES:
-        for name in names.split():
-            value = getattr(c, name)
-            if value is not None and not inside(value):
-                return f"{name} is {value}, expected {allowed}", f"set {flag(name)} to {allowed}"
+    for f in fields(c):
+        value, within = getattr(c, f.name), f.metadata["within"]
+        if within and value is not None and not within.holds(value):
+            return f"{f.name} is {value}, expected {within.words}", f"set {flag(f.name)} to {within.words}"
     return None
-
-
-RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
-    (
-        "prompts_per_step num_generations max_completion_length max_prompt_length max_model_len num_iterations minibatches "
-        "num_servers tensor_parallel_size num_processes max_tokens_per_microbatch logging_steps save_total_limit eval_prompts "
-        "lora_alpha reward_workers rollout_queue_size is_high is_cap_high ref_model_sync_steps",
-        "1 or more",
-        lambda x: x >= 1,
-    ),
-    (
-        "temperature reward_timeout request_timeout server_start_timeout server_frozen_timeout num_train_epochs "
-        "stale_wait is_delta sapo_temperature_pos sapo_temperature_neg value_clip length_adaptive_alpha",
-        "more than 0",
-        lambda x: 0 < x < math.inf,
-    ),
-    (
-        "beta epsilon epsilon_high learning_rate weight_decay max_grad_norm warmup_steps save_steps eval_steps lora_rank seed "
-        "max_staleness server_restarts worker_restarts is_cap_low entropy_coef max_refills critic_learning_rate "
-        "critic_warmup_steps nll_coef top_k",
-        "0 or more",
-        lambda x: 0 <= x < math.inf,
-    ),
-    ("gpu_memory_utilization is_eps ref_model_mixup_alpha top_p", "a share above 0, at most 1", lambda x: 0 < x <= 1),
-    ("reward_error_budget is_low gamma gae_lambda gae_lambda_critic", "a share from 0 to 1", lambda x: 0 <= x <= 1),
-    ("lora_dropout overlong_buffer", "a share from 0, below 1", lambda x: 0 <= x < 1),
-    ("max_steps", "1 or more, or -1 for num_train_epochs", lambda x: x == -1 or x >= 1),
-)
-"""(settings, what is allowed in words, the test). None means "default" and always passes. NaN never does."""
 
 
 def _choices(c: Settings) -> Problem:

@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import Field
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
 from postrl.errors import UsageError
 from postrl.host.text import read_text
+
+
+class AsWritten(float):
+    """A number that is its text where text is meant, such as a commit 1234e5."""
+
+    def __new__(cls, text: str) -> AsWritten:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@cache
+def _loader() -> Any:
+    """YAML's safe loader, for which 1e-6 is a number: YAML 1.1 wants a point in it, and a sign behind the e."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    exponent = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("!exponent", exponent, list("-+.0123456789"))
+    Loader.add_constructor("!exponent", lambda loader, node: AsWritten(loader.construct_scalar(node)))
+    return Loader
+
+
+def parse_yaml(text: str) -> Any:
+    """What a text says in YAML. Raises yaml.YAMLError where it is none."""
+    import yaml
+
+    return yaml.load(text, Loader=_loader())
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -22,7 +59,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             hint=f"--config {inside}" if inside.exists() else "check the path given with --config",
         )
     try:
-        values = yaml.safe_load(read_text(path, "the config file", "check the path given with --config"))
+        values = parse_yaml(read_text(path, "the config file", "check the path given with --config"))
     except yaml.YAMLError as error:
         raise UsageError(
             f"{path} is not valid YAML: {error}", hint="a config file has one `setting: value` a line"
@@ -38,7 +75,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def as_typed(f: Field[Any], value: Any, source: str) -> Any:
-    """A value as the field's type; YAML reads 1e-6 as text and a single item where a list is meant.
+    """A value as the field's type; a single item may stand where a list is meant.
 
     Raises:
         UsageError: it is not one; the message names the setting, the value and the type.

@@ -18,11 +18,11 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal
 
+from postrl.config.values import parse_yaml
 from postrl.errors import UsageError
 from postrl.rewards.builtin import BUILTINS
 from postrl.user_code import Found, find_function, load_function, look_in, search_path
 
-EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
 FORMS = f"give a built-in name ({', '.join(BUILTINS)}), file.py:function or package.module:function"
 
 
@@ -147,10 +147,8 @@ def parse_option(arg: str) -> tuple[str, str, Any]:
         raise UsageError(
             f"reward_arg is {arg!r}", hint="write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64"
         )
-    if EXPONENT.fullmatch(text):  # YAML 1.1 wants a point in it
-        return name, key, float(text)
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
     except yaml.YAMLError:
         value = text
     scalar = isinstance(value, bool | int | float | str) or text.strip() in ("", "null", "~")

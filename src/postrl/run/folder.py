@@ -27,19 +27,7 @@ from postrl.config.paths import same
 from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire, origin_of
 from postrl.rows.recipes import dataset_names
 
-MAY_CHANGE_ON_RESUME = frozenset(
-    {
-        "output_dir", "run_name", "max_steps", "num_train_epochs", "save_steps", "on_hangup", "save_total_limit", "eval_steps",
-        "eval_dataset", "eval_prompts", "logging_steps", "resume", "report_to", "project", "push_to_hub", "debug", "engine",
-        "vllm_server_url", "num_servers", "tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "vllm_arg",
-        "server_start_timeout", "server_frozen_timeout", "server_restarts", "worker_restarts", "request_timeout",
-        "num_processes", "max_tokens_per_microbatch",
-        "gradient_checkpointing", "reward_timeout", "reward_error_budget", "reward_workers", "sandbox", "dataset_path",
-        "trust_remote_code", "weight_sync", "max_staleness", "stale_policy", "stale_wait", "rollout_queue_size", "in_flight",
-        "simulation_arg",
-    }
-)  # fmt: skip
-"""Settings that a resumed run may have otherwise than the run it continues."""
+MAY_CHANGE_ON_RESUME = frozenset(f.name for f in fields(GRPOConfig) if f.metadata["resumable"])
 
 _LOST = re.compile(
     r"(?i)connection (closed|reset|refused|aborted)|closed by (the )?peer|reset by peer|broken pipe|remote process exited"

@@ -13,12 +13,11 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.config.settings import DATA, REWARD
 from postrl.errors import DataError, UsageError
 from postrl.rewards.builtin import BUILTINS
 from postrl.rewards.registry import RewardSpec, resolve, with_options
@@ -28,11 +27,6 @@ from postrl.run.folder import RunFolder, step_of
 from postrl.types import Group, Rollout, greedy_groups
 from postrl.worker.informative import EQUAL
 
-SCORING = {
-    *(f.name for f in fields(GRPOConfig) if f.metadata["panel"] in (DATA, REWARD)),
-    *("eval_dataset", "max_completion_length"),
-}
-"""The settings that say how a run's completions are scored."""
 TOTAL = "reward"
 """The weighted sum, beside the rewards by name."""
 
@@ -237,7 +231,9 @@ def run_config(run: str | Path) -> GRPOConfig:
         raise UsageError(
             f"{run} is not the folder of a run: it {found}", hint="give the folder that `postrl grpo` named"
         )
-    scoring = {name: value for name, value in GRPOConfig.settings_in(folder.config).items() if name in SCORING}
+    scoring = {
+        name: value for name, value in GRPOConfig.settings_in(folder.config).items() if name in GRPOConfig.part("score")
+    }
     return GRPOConfig.from_dict(scoring, source=str(folder.config))
 
 
