@@ -256,3 +256,20 @@ def test_an_unknown_key_names_the_file_and_the_nearest_setting(tmp_path):
     (tmp_path / "c.yaml").write_text("learning_rat: 1\n")
     with pytest.raises(UsageError, match=r"(?s)c\.yaml has no setting learning_rat.*did you mean learning_rate"):
         GRPOConfig.from_yaml(tmp_path / "c.yaml")
+
+
+def test_every_number_says_what_it_may_be():
+    numbers = {f.name for f in fields(GRPOConfig) if str(f.type).startswith(("int", "float"))}
+    told = {f.name for f in fields(GRPOConfig) if f.metadata["within"]}
+    assert numbers - told == {"dual_clip"}, "whose range depends on epsilon_high"
+    assert told <= numbers
+
+
+def test_rewards_of_stored_completions_depend_on_all_settings_of_data_and_rewards():
+    of_panels = {f.name for f in fields(GRPOConfig) if f.metadata["panel"] in ("Data", "Reward")}
+    assert GRPOConfig.part("score") - of_panels == {"eval_dataset", "max_completion_length"}
+    assert of_panels <= GRPOConfig.part("score")
+
+
+def test_what_depends_on_a_setting_is_one_of_three_things():
+    assert {name for f in fields(GRPOConfig) for name in f.metadata["part_of"]} == {"plan", "serve", "score"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postrl.config.values import read_yaml
+from postrl.config import GRPOConfig
+from postrl.config.values import parse_yaml, read_yaml
 from postrl.errors import UsageError
 
 
@@ -29,3 +30,17 @@ def test_a_file_cannot_run_code(tmp_path):
     (tmp_path / "c.yaml").write_text("run_name: !!python/object/apply:os.getcwd []\n")
     with pytest.raises(UsageError, match="not valid YAML"):
         read_yaml(tmp_path / "c.yaml")
+
+
+def test_a_number_with_an_exponent_is_one_in_yaml_and_its_text_where_text_is_meant(tmp_path):
+    assert parse_yaml("{a: 1e-6, b: [2E3, .5e1], c: e5, d: 0x1f}") == {
+        "a": 1e-6,
+        "b": [2000.0, 5.0],
+        "c": "e5",
+        "d": 31,
+    }
+    assert all(isinstance(value, float) for value in parse_yaml("[1e-6, -1e+2]"))
+    (tmp_path / "c.yaml").write_text("learning_rate: 1e-6\nrevision: 1234e56\nmax_steps: 1e3\n", encoding="utf-8")
+    config = GRPOConfig.from_yaml(tmp_path / "c.yaml")
+    assert (config.learning_rate, config.revision, config.max_steps) == (1e-6, "1234e56", 1000)
+    assert type(config.learning_rate) is float

@@ -16,12 +16,8 @@ from postrl.host.text import read_text
 class AsWritten(float):
     """A number that is its text where text is meant, such as a commit 1234e5."""
 
-    def __new__(cls, text: str) -> AsWritten:
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
-
-    text: str
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __str__(self) -> str:
         return self.text
