@@ -33,7 +33,7 @@ def _loader() -> Any:
 
     exponent = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
     Loader.add_implicit_resolver("!exponent", exponent, list("-+.0123456789"))
-    Loader.add_constructor("!exponent", lambda loader, node: AsWritten(loader.construct_scalar(node)))
+    Loader.add_constructor("!exponent", lambda loader, node: AsWritten(str(node.value)))
     return Loader
 
 

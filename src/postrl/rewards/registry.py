@@ -151,7 +151,9 @@ def parse_option(arg: str) -> tuple[str, str, Any]:
         value = parse_yaml(text)
     except yaml.YAMLError:
         value = text
-    scalar = isinstance(value, bool | int | float | str) or text.strip() in ("", "null", "~")
+    if isinstance(value, float):
+        return name, key, float(value)  # without the text that a config file keeps beside it
+    scalar = isinstance(value, bool | int | str) or text.strip() in ("", "null", "~")
     return name, key, value if scalar else text
 
 
