@@ -8,7 +8,7 @@ hand-computed test. Nothing in this module imports torch: the command line and t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from postrl.algorithms.lookup import lookup
@@ -64,6 +64,19 @@ SUMMED = (
     "--max-grad-norm. AdamW does not mind; with --optim sgd choose the learning rate anew."
 )
 
+GSPO = Preset(
+    "gspo", "group", "gspo", "GSPO",
+    summary="The trust region is around the likelihood of whole completions.",
+    formula=(
+        "A as in GRPO; the ratio is the geometric mean of the token ratios of a completion, clipped to "
+        "1 - 0.0003 .. 1 + 0.0004; every completion weighs the same."
+    ),
+    when="Mixture-of-experts models and long completions, with several optimizer steps per batch.",
+    paper="arXiv:2507.18071",
+    settings={"epsilon": 3e-4, "epsilon_high": 4e-4, "loss_aggregation": "seq_mean_token_mean"},
+    reads=(*GROUP, "epsilon", "epsilon_high", "allow_wide_clip"),
+)  # fmt: skip
+
 PRESETS: dict[str, Preset] = {
     row.name: row
     for row in (
@@ -99,26 +112,13 @@ PRESETS: dict[str, Preset] = {
             },
             reads=(*CLIP, *GROUP),
         ),
-        Preset(
-            "gspo", "group", "gspo", "GSPO",
-            summary="The trust region is around the likelihood of whole completions.",
-            formula=(
-                "A as in GRPO; the ratio is the geometric mean of the token ratios of a completion, clipped to "
-                "1 - 0.0003 .. 1 + 0.0004; every completion weighs the same."
-            ),
-            when="Mixture-of-experts models and long completions, with several optimizer steps per batch.",
-            paper="arXiv:2507.18071",
-            settings={"epsilon": 3e-4, "epsilon_high": 4e-4, "loss_aggregation": "seq_mean_token_mean"},
-            reads=(*GROUP, "epsilon", "epsilon_high", "allow_wide_clip"),
-        ),
-        Preset(
-            "gspo_token", "group", "gspo", "GSPO-token",
+        GSPO,
+        replace(
+            GSPO, name="gspo_token", title="GSPO-token",
             summary="GSPO for advantages that differ from token to token.",
             formula="As GSPO, whose loss is written by token already: the two are one where a completion has one advantage.",
             when="An advantage of your own that differs within a completion.",
             paper="arXiv:2507.18071, section 4.3",
-            settings={"epsilon": 3e-4, "epsilon_high": 4e-4, "loss_aggregation": "seq_mean_token_mean"},
-            reads=(*GROUP, "epsilon", "epsilon_high", "allow_wide_clip"),
         ),
         Preset(
             "cispo", "group", "cispo", "CISPO",

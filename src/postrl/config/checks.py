@@ -165,14 +165,20 @@ def _reward_weights(c: Settings) -> Problem:
     return None
 
 
-def _reward_args(c: Settings) -> Problem:
-    for arg in c.reward_arg:
-        place, equals, _ = arg.partition("=")
-        if not equals or "." not in place:
-            return (
-                f"reward_arg is {arg!r}",
-                "write it as NAME.KEY=VALUE, such as --reward-arg soft_overlong.cache=64",
-            )
+WRITTEN_AS = {
+    "vllm_arg": ("KEY=VALUE", "enforce-eager=true"),
+    "simulation_arg": ("KEY=VALUE", "length-mean=300"),
+    "reward_arg": ("NAME.KEY=VALUE", "soft_overlong.cache=64"),
+}
+"""Settings of several options -> how one is written, and an example."""
+
+
+def _options(c: Settings) -> Problem:
+    for name, (form, example) in WRITTEN_AS.items():
+        for arg in getattr(c, name):
+            key, equals, _ = arg.partition("=")
+            if not equals or form.count(".") > key.count("."):
+                return f"{name} is {arg!r}", f"write it as {form}, such as {flag(name)} {example}"
     return None
 
 
@@ -254,9 +260,6 @@ def _asynchronous(c: Settings) -> Problem:
 
 
 def _simulated(c: Settings) -> Problem:
-    for arg in c.simulation_arg:
-        if "=" not in arg:
-            return f"simulation_arg is {arg!r}", "write it as KEY=VALUE, such as --simulation-arg length-mean=300"
     if engine_of(c).trains:
         return None
     for name in ("replay", "resume", "eval_dataset", "vllm_server_url", "push_to_hub", "report_to"):
@@ -284,13 +287,6 @@ def _weight_sync(c: Settings) -> Problem:
             f"weight_sync = full sends all weights as they are, and lora_rank = {c.lora_rank} trains an adapter beside them",
             "use --weight-sync merge to send all weights with the adapter merged in, or lora to send the adapter alone",
         )
-    return None
-
-
-def _vllm_args(c: Settings) -> Problem:
-    for arg in c.vllm_arg:
-        if "=" not in arg:
-            return f"vllm_arg is {arg!r}", "write it as KEY=VALUE, such as --vllm-arg enforce-eager=true"
     return None
 
 
@@ -327,7 +323,7 @@ def context_exceeded(c: Settings, context: int | None) -> Problem:
 
 
 CHECKS: tuple[Callable[[Settings], Problem], ...] = (
-    _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _reward_args,
+    _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _options,
     _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
-    _weight_sync, _vllm_args, _narrowed,
+    _weight_sync, _narrowed,
 )  # fmt: skip
