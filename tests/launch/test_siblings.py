@@ -10,10 +10,10 @@ import pytest
 
 from helpers import tiny_model_dir
 from postrl.config import GRPOConfig
-from postrl.errors import ChildError, WaitTimeout
+from postrl.errors import ChildError, UsageError, WaitTimeout
 from postrl.launch.placement import place
 from postrl.launch.pool import Fall
-from postrl.launch.siblings import _tell, siblings
+from postrl.launch.siblings import _tell, placement_of, siblings, with_engine
 from postrl.launch.worker import WorkerProcess
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder
@@ -59,3 +59,13 @@ def test_a_server_that_is_given_up_is_noted_and_the_others_are_told(tmp_path: Pa
         "vLLM server 1 froze; it is started again",
         "vLLM server 1 froze; it is given up (--server-restarts)",
     ]
+
+
+@pytest.mark.parametrize("engine", ["auto", "vllm"])
+def test_stored_rollouts_need_no_vllm(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("postrl.launch.siblings.vllm_distribution", lambda: None)
+    monkeypatch.setattr("postrl.launch.siblings.visible_gpus", lambda: 2)
+    placement = placement_of(with_engine(GRPOConfig(engine=engine, replay="runs/old")))
+    assert (placement.server_devices, placement.trainer_devices) == ([], [0, 1])
+    with pytest.raises(UsageError, match="vLLM is not installed"):
+        with_engine(GRPOConfig(engine="vllm"))
