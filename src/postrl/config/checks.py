@@ -220,32 +220,29 @@ def _microbatch_holds_one(c: Settings) -> Problem:
 
 
 def _server_urls(c: Settings) -> Problem:
-    if c.vllm_server_url and engine_of(c).embedded:
-        return (
-            f"engine = {c.engine} generates inside the trainer, and vllm_server_url names a server",
-            "remove --vllm-server-url, or use --engine vllm",
-        )
     for url in c.vllm_server_url:
         if not url.startswith(("http://", "https://")):
             return f"vllm_server_url is {url!r}", "write it as http://host:port"
     return None
 
 
-def _embedded_ranks(c: Settings) -> Problem:
-    if engine_of(c).embedded and (c.num_processes or 1) > 1:
-        return (
-            f"engine = {c.engine} generates inside one trainer process, and num_processes = {c.num_processes}",
-            "use --engine vllm, or --num-processes 1",
-        )
+def _inside_the_trainer(c: Settings) -> Problem:
+    """What an engine refuses that samples in the one trainer process."""
+    engine = engine_of(c)
+    refused = {
+        "vllm_server_url": (engine.embedded and c.vllm_server_url, "vllm_server_url names a server"),
+        "num_processes": (engine.embedded and (c.num_processes or 1) > 1, f"num_processes = {c.num_processes}"),
+        "max_staleness": (not engine.overlaps and c.max_staleness, f"nothing overlaps: max_staleness = {c.max_staleness}"),
+        "weight_sync": (engine.embedded and c.weight_sync == "lora", "weight_sync = lora loads adapters into vLLM servers"),
+    }  # fmt: skip
+    for name, (found, why) in refused.items():
+        if found:
+            message = f"engine = {c.engine} generates inside the one trainer process, and {why}"
+            return message, f"remove {flag(name)}, or use --engine vllm"
     return None
 
 
 def _asynchronous(c: Settings) -> Problem:
-    if c.max_staleness and not engine_of(c).overlaps:
-        return (
-            f"max_staleness = {c.max_staleness}, and engine = {c.engine} generates inside the trainer: nothing overlaps",
-            "use --engine vllm, or --max-staleness 0",
-        )
     if c.in_flight == "abort" and c.stop:
         return (
             f"in_flight = abort cuts completions in two, and a text of stop = {c.stop} across a cut would not be seen",
@@ -277,11 +274,6 @@ def _simulated(c: Settings) -> Problem:
 
 
 def _weight_sync(c: Settings) -> Problem:
-    if c.weight_sync == "lora" and engine_of(c).embedded:
-        return (
-            f"weight_sync = lora loads adapters into vLLM servers, and engine = {c.engine} has none",
-            "remove --weight-sync, or use --engine vllm",
-        )
     if c.weight_sync == "full" and c.lora_rank:
         return (
             f"weight_sync = full sends all weights as they are, and lora_rank = {c.lora_rank} trains an adapter beside them",
@@ -324,6 +316,6 @@ def context_exceeded(c: Settings, context: int | None) -> Problem:
 
 CHECKS: tuple[Callable[[Settings], Problem], ...] = (
     _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _options,
-    _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _embedded_ranks, _asynchronous, _simulated,
+    _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _inside_the_trainer, _asynchronous, _simulated,
     _weight_sync, _narrowed,
 )  # fmt: skip
