@@ -11,7 +11,6 @@ parent to child on one host only, because a pickled callable is code.
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
