@@ -271,5 +271,13 @@ def test_rewards_of_stored_completions_depend_on_all_settings_of_data_and_reward
     assert of_panels <= GRPOConfig.part("score")
 
 
-def test_what_depends_on_a_setting_is_one_of_three_things():
-    assert {name for f in fields(GRPOConfig) for name in f.metadata["part_of"]} == {"plan", "serve", "score"}
+def test_what_depends_on_a_setting_is_one_of_four_things():
+    assert {name for f in fields(GRPOConfig) for name in f.metadata["part_of"]} == {"plan", "serve", "score", "reward"}
+
+
+def test_an_algorithm_has_the_defaults_of_the_settings():
+    from postrl.algorithms.algorithm import Algorithm
+
+    of_a_run = {"reward_weights", "max_completion_length"}
+    own = {f.name: f.default for f in fields(Algorithm) if f.name in GRPOConfig().to_dict() and f.name not in of_a_run}
+    assert own == {name: getattr(GRPOConfig(), name) for name in own} and len(own) > 25

@@ -49,7 +49,8 @@ def setting(
         within: what a number may be.
         resumable: a resumed run may have it otherwise than the run it continues.
         part_of: what depends on it beside training, of: plan (what a run starts, needs and takes, in time and memory),
-            serve (a server), score (the rewards of stored completions).
+            serve (a server), score (the rewards of stored completions), reward (built-in ones that have an option of
+            its name).
         path: of a setting that may be a path: which part of its value is one (see `postrl.config.paths`).
     """
     metadata = {
@@ -150,7 +151,7 @@ class Settings:
         "all of a step.", part_of="score")
     sandbox: Literal["auto", "strict", "landlock", "basic"] = setting("auto", REWARD,
         "How the code reward confines model-written code; auto: the strongest that works here, strict: that or an "
-        "error.", resumable=True, part_of="plan score")
+        "error.", resumable=True, part_of="plan score reward")
 
     # -- rollout -------------------------------------------------------------------------------------------------
     engine: engines.EngineName = setting("auto", ROLLOUT, engines.HELP, resumable=True, part_of="plan")
@@ -195,7 +196,7 @@ class Settings:
     num_generations: int = setting(8, ROLLOUT,
         "Completions per prompt: the size of a group.", within=AT_LEAST_1, part_of="plan")
     max_completion_length: int = setting(512, ROLLOUT,
-        "Most tokens of one completion.", within=AT_LEAST_1, part_of="plan serve score")
+        "Most tokens of one completion.", within=AT_LEAST_1, part_of="plan serve score reward")
     temperature: float = setting(1.0, ROLLOUT, "Sampling temperature of training rollouts.", within=POSITIVE)
     top_p: float = setting(1.0, ROLLOUT,
         "Nucleus sampling of training rollouts: only the likeliest tokens that make up this share; 1: off.",

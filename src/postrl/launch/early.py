@@ -33,7 +33,7 @@ def check_early(config: GRPOConfig, rewards: Sequence[RewardSpec] = (), *, model
     specs = early_rewards(config, rewards)
     check_reward_models(specs)
     for spec in specs:
-        check_options(spec, settings=("max_completion_length", "sandbox"))
+        check_options(spec, settings=config.part("reward"))
 
 
 def early_rewards(config: GRPOConfig, rewards: Sequence[RewardSpec] = ()) -> list[RewardSpec]:

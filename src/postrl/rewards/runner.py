@@ -141,7 +141,7 @@ class RewardRunner:
             timeout=config.reward_timeout,
             workers=config.reward_workers,
             batch=config.reward_batch,
-            settings={"max_completion_length": config.max_completion_length, "sandbox": config.sandbox},
+            settings={name: getattr(config, name) for name in config.part("reward")},
             log_path=log_path,
         )
 
