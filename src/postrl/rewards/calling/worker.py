@@ -26,6 +26,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from postrl import user_code
 from postrl.errors import PostrlError, UsageError
 from postrl.host.python import as_the_user_gave_it
 from postrl.host.stopping import bystander
@@ -40,7 +41,7 @@ from postrl.rewards.score import STATUSES, Score
 
 LONGEST_TRACEBACK = 8000
 DYNAMIC_CODE = "<dynamic-code>"
-OURS = {__file__, registry.__file__}
+OURS = {__file__, registry.__file__, user_code.__file__}
 CALLERS = {os.path.dirname(asyncio.__file__), os.path.dirname(importlib.__file__)}
 
 
