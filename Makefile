@@ -1,7 +1,7 @@
 # make demo            train a small model on this machine: environment, model, a table of before and after
 # make demo ENGINE=vllm   the same through a real vLLM server (its CPU build, beside torch's CPU build)
 # make test            the environment with the CPU build of vLLM, and all tests, by two processes
-# make quick           the tests for while one works: without those that start a vLLM server or whole runs (`slow`); minutes
+# make quick           the tests for while one works: without those that start a vLLM server, whole runs or ranks (`slow`); minutes
 # make check           lint, format, types
 #
 # TORCH_INDEX=URL      where torch's CPU build comes from, on machines whose package index has the CUDA build only (the public

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from live_servers import adapter_server, bfloat16_server, float32_server, live  # noqa: F401 - fixtures of all folders
 
 # A suite in the background of a script was started with SIGINT ignored, under nohup with SIGHUP, and so would be what it starts.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+TOGETHER = {
+    "servers": (
+        "weights/test_vllm_server.py", "weights/test_in_flight.py", "weights/test_lora_server.py",
+        "e2e/test_async_run.py", "e2e/test_faults.py",
+    ),
+    "whole": ("e2e/test_embedded_run.py", "e2e/test_resume.py", "e2e/test_bad_input.py"),
+}  # fmt: skip
+"""Files that one process runs, since they share what is dear: servers (live_servers.py) or a run (e2e/conftest.py). Any other
+file goes to whichever process is free."""
+
+
+def unit_of(file: str) -> str:
+    """The unit of work that a file (tests/...) is of."""
+    return next((name for name, files in TOGETHER.items() if file.removeprefix("tests/") in files), file)
+
 
 settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's business
 settings.load_profile("suite")
@@ -23,3 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """--dist loadfile, with TOGETHER."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(super()._split_scope(nodeid))
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None

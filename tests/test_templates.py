@@ -65,6 +65,7 @@ def test_the_config_is_a_small_run_of_the_packaged_model_in_one_process(place, t
     assert config.reward and NEXT[template][1].endswith("postrl grpo --config config.yaml")
 
 
+@pytest.mark.slow
 def test_the_second_command_trains(place):
     """That of the template which needs most beside it, with a tiny model in place of the packaged one."""
     line = f"{NEXT['judge'][1]} --model ../tiny --max-steps 1 --prompts-per-step 2 --output-dir run"

@@ -1,4 +1,5 @@
-"""`postrl grpo --max-staleness 2` with the real vLLM CPU server: the bound holds, and weights change under what runs."""
+"""`postrl grpo --max-staleness 2` beside a real vLLM CPU server that runs already: the bound holds, and weights change under
+what runs. With servers of its own, such a run is in test_faults.py."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from e2e.runs import SERVER_ENV, SMALL_SERVER, Finished, Workplace
+from e2e.runs import Finished, Run, Workplace
+from live_servers import Live
 
 pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
 pytestmark = pytest.mark.slow
@@ -16,31 +18,37 @@ STEPS, PROMPTS, GROUP = 20, 4, 4
 
 
 @pytest.fixture(scope="module")
-def overlapping(place: Workplace) -> Finished:
-    """An epoch on a real server, in the folder `overlapping`: a tiny model trains faster than a server generates."""
+def overlapping(place: Workplace, float32_server: Live) -> Finished:
+    """An epoch on a real server: a tiny model trains faster than a server generates."""
     return place.start(
         "grpo", "--model", "tiny", "--dataset", "arithmetic", "--reward", "rewards.py:letters", "--learning-rate", "1e-3",
-        *SMALL_SERVER, "--max-staleness", "2", "--prompts-per-step", str(PROMPTS), "--num-generations", str(GROUP),
-        "--max-prompt-length", "100", "--max-completion-length", "150", "--output-dir", "overlapping", **SERVER_ENV,
+        "--vllm-server-url", float32_server.server.url, "--max-staleness", "2",
+        "--prompts-per-step", str(PROMPTS), "--num-generations", str(GROUP), "--max-prompt-length", "100",
+        "--max-completion-length", "150", "--output-dir", f"{float32_server.runs}/overlapping", **float32_server.attaching(),
     ).wait(900)  # fmt: skip
 
 
-def test_a_run_that_overlaps_ends_well(overlapping: Finished, place: Workplace) -> None:
+@pytest.fixture
+def run(overlapping: Finished, float32_server: Live) -> Run:
+    return Run(float32_server.runs / "overlapping")
+
+
+def test_a_run_that_overlaps_ends_well(overlapping: Finished, run: Run) -> None:
     assert (overlapping.code, overlapping.survivors) == (0, []), overlapping.err
-    assert place.run("overlapping").steps() == list(range(1, STEPS + 1))
+    assert run.steps() == list(range(1, STEPS + 1))
     assert "bottleneck: generation" in overlapping.err or "balanced" in overlapping.err
 
 
-def test_every_prompt_of_the_epoch_is_trained_once(overlapping: Finished, place: Workplace) -> None:
-    rows = place.run("overlapping").rollouts()
+def test_every_prompt_of_the_epoch_is_trained_once(overlapping: Finished, run: Run) -> None:
+    rows = run.rollouts()
     trained = Counter(row["prompt_id"] for row in rows if row["dropped"] is None)
     assert set(trained.values()) == {GROUP} and len(trained) == STEPS * PROMPTS
 
 
 def test_no_trained_token_is_older_than_the_bound_and_weights_changed_under_some(
-    overlapping: Finished, place: Workplace
+    overlapping: Finished, run: Run
 ) -> None:
-    rows = place.run("overlapping").rollouts()
+    rows = run.rollouts()
     for row in rows:
         versions = [span["version"] for span in row["version_spans"]]
         assert row["step"] - 1 - min(versions) == row["staleness"] <= 2
@@ -50,8 +58,8 @@ def test_no_trained_token_is_older_than_the_bound_and_weights_changed_under_some
     assert any(len(row["version_spans"]) > 1 for row in rows), "no completion ran across a push"
 
 
-def test_metrics_say_how_old_the_rollouts_are_and_who_waits(overlapping: Finished, place: Workplace) -> None:
-    rows = place.run("overlapping").metrics()
+def test_metrics_say_how_old_the_rollouts_are_and_who_waits(overlapping: Finished, run: Run) -> None:
+    rows = run.metrics()
     for row in rows:
         assert row["rollout/staleness_max"] <= 2
         assert row["mismatch/missing_logps"] == 0

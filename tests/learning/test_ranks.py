@@ -18,6 +18,7 @@ from postrl.launch.process import Supervisor
 from postrl.learning.batch import make_batch
 from postrl.learning.checkpoint import load_checkpoint, save_checkpoint
 
+pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
 DEADLINE = 900.0
 

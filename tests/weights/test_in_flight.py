@@ -7,12 +7,13 @@ import itertools
 
 import pytest
 
+from live_servers import Live
 from postrl.rollout.sampler import Request, Sampled, Sampling
 from postrl.rollout.vllm import VLLMSampler
 from postrl.weights.disk import DiskTransport
 from postrl.weights.transport import Pause
 
-from .conftest import Live, eventually, learner_logps, model_of_version
+from .conftest import eventually, learner_logps, model_of_version
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers import tiny_model, tiny_tokenizer
+from live_servers import Live
 from postrl.config import GRPOConfig
 from postrl.errors import CanaryError
 from postrl.learning.learner import Learner
@@ -25,7 +26,7 @@ from postrl.weights.lora import LoraTransport
 from postrl.weights.sync import ServerSync
 from postrl.weights.transports import restore
 
-from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps
+from .conftest import PAIRS, eventually, largest_difference, learner_logps
 
 pytestmark = pytest.mark.slow
 

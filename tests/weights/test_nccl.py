@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from live_servers import start_server
 from postrl.errors import ServerError, UsageError, WaitTimeout
 from postrl.run.waiting import in_thread
 from postrl.servers.client import VLLMServer
 from postrl.weights import nccl
 
-from .conftest import PAIRS, largest_difference, learner_logps, model_of_version, start_server
+from .conftest import PAIRS, largest_difference, learner_logps, model_of_version
 
 TENSORS = [("a", torch.arange(6.0).view(2, 3)), ("b", torch.ones(5)), ("c", torch.arange(4)), ("d", torch.zeros(40))]
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from helpers import tiny_tokenizer
+from live_servers import Live
 from postrl.errors import CanaryError, ServerError
 from postrl.servers.api import NOT_OURS, Completion
 from postrl.servers.attach import attach_problems, config_problems
@@ -19,7 +20,7 @@ from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
 from postrl.weights.transports import restore
 
-from .conftest import PAIRS, Live, eventually, largest_difference, learner_logps, model_of_version
+from .conftest import PAIRS, eventually, largest_difference, learner_logps, model_of_version
 
 pytestmark = pytest.mark.slow
 
@@ -43,16 +44,18 @@ def test_after_each_push_the_server_scores_like_the_learner(float32_server: Live
         before = scores
 
 
-def test_without_the_lm_head_refresh_the_canary_stops_the_run(stale_server: Live) -> None:
-    canary = Canary(PAIRS, [stale_server.server])
+def test_without_the_lm_head_refresh_the_canary_stops_the_run(float32_server: Live) -> None:
+    server, transport = float32_server.server, float32_server.transport
+    canary = Canary(PAIRS, [server])
     model = model_of_version(0)
-    stale_server.transport.push(model.named_parameters(), 0)
+    transport.push(model.named_parameters(), 0)
     canary.calibrate(learner_logps(model), canary.scores(), canary.checksums())
     model = model_of_version(1)
-    stale_server.transport.push(model.named_parameters(), 1)
+    with float32_server.stale_lm_head():
+        transport.push(model.named_parameters(), 1)
     scores = canary.scores()
-    assert largest_difference(scores[stale_server.server.url], learner_logps(model)) > 1e-2
-    with pytest.raises(CanaryError, match=f"{stale_server.server.url} does not hold .* version 1.* a stale LM head"):
+    assert largest_difference(scores[server.url], learner_logps(model)) > 1e-2
+    with pytest.raises(CanaryError, match=f"{server.url} does not hold .* version 1.* a stale LM head"):
         canary.check(1, learner_logps(model), scores, canary.checksums())
 
 

@@ -98,6 +98,7 @@ def alone(place) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_one_rank_and_two_have_the_same_losses(by_ranks, alone):
     expected = losses(alone, "alone")
     assert len(set(expected)) == STEPS
@@ -105,6 +106,7 @@ def test_one_rank_and_two_have_the_same_losses(by_ranks, alone):
         assert losses(by_ranks, name) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_two_ranks_report_what_one_reports(by_ranks, alone):
     for one, two in zip(metrics(alone, "alone"), metrics(by_ranks, "ranks2"), strict=True):
         assert one.keys() == two.keys()
@@ -113,6 +115,7 @@ def test_two_ranks_report_what_one_reports(by_ranks, alone):
                 assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-4), name
 
 
+@pytest.mark.slow
 def test_two_ranks_end_with_the_same_model_and_checkpoint(by_ranks, alone):
     before, one, two = (
         load_file(alone / name / "model.safetensors") for name in ("tiny", "alone/model", "ranks2/model")

@@ -1,0 +1,41 @@
+"""Files that share servers or runs are one unit of work: two processes would start them twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conftest import TOGETHER, pytest_xdist_make_scheduler, unit_of
+from live_servers import STARTS
+
+TESTS = Path(__file__).parent
+OTHERS = {"conftest.py", "live_servers.py", Path(__file__).name}
+
+
+def test_every_file_that_shares_is_there():
+    assert [file for files in TOGETHER.values() for file in files if not (TESTS / file).is_file()] == []
+
+
+@pytest.mark.parametrize("name", [*STARTS, "whole:"])
+def test_files_that_look_at_the_same_servers_or_run_are_one_unit(name):
+    using = [path for path in TESTS.rglob("*.py") if path.name not in OTHERS and name.rstrip(":") in arguments(path)]
+    assert using and len({unit_of(path.relative_to(TESTS.parent).as_posix()) for path in using}) == 1
+
+
+def arguments(path: Path) -> set[str]:
+    """Names of the arguments, thus of the fixtures, of a file's functions, and their strings (`request.getfixturevalue`)."""
+    import ast
+
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    return {n.arg for n in nodes if isinstance(n, ast.arg)} | {
+        n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    }
+
+
+def test_the_processes_are_given_units(request, monkeypatch):
+    monkeypatch.setattr(request.config.option, "dist", "loadfile", raising=False)
+    monkeypatch.setattr(request.config.option, "tx", ["2*popen"], raising=False)
+    scheduler = pytest_xdist_make_scheduler(request.config, None)
+    shared, other = (f"tests/{TOGETHER['servers'][0]}", "tests/config/test_values.py")
+    assert [scheduler._split_scope(f"{file}::test_it[a::b]") for file in (shared, other)] == ["servers", other]
