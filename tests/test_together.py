@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -17,20 +18,17 @@ def test_every_file_that_shares_is_there():
     assert [file for files in TOGETHER.values() for file in files if not (TESTS / file).is_file()] == []
 
 
-@pytest.mark.parametrize("name", [*STARTS, "whole:"])
-def test_files_that_look_at_the_same_servers_or_run_are_one_unit(name):
-    using = [path for path in TESTS.rglob("*.py") if path.name not in OTHERS and name.rstrip(":") in arguments(path)]
+@pytest.mark.parametrize(("name", "folder"), [*((name, "") for name in STARTS), ("whole", "e2e")])
+def test_files_that_look_at_the_same_servers_or_run_are_one_unit(name, folder):
+    using = [path for path in (TESTS / folder).rglob("*.py") if path.name not in OTHERS and name in words(path)]
     assert using and len({unit_of(path.relative_to(TESTS.parent).as_posix()) for path in using}) == 1
 
 
-def arguments(path: Path) -> set[str]:
-    """Names of the arguments, thus of the fixtures, of a file's functions, and their strings (`request.getfixturevalue`)."""
-    import ast
-
+def words(path: Path) -> set[str]:
+    """Arguments of a file's functions, thus the fixtures they take, and strings (`request.getfixturevalue`)."""
     nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-    return {n.arg for n in nodes if isinstance(n, ast.arg)} | {
-        n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    }
+    strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return strings | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def test_the_processes_are_given_units(request, monkeypatch):
