@@ -41,7 +41,7 @@ from postrl.run.messages import decode, decode_groups, encode_groups
 from postrl.run.metrics import MetricsWriter
 from postrl.run.trackers import Trackers
 from postrl.run.waiting import speaking
-from postrl.weights.sync import EmbeddedSync, NoSync, ServerSync, WeightSync
+from postrl.weights.sync import EmbeddedSync, ServerSync, WeightSync
 from postrl.weights.transports import TRANSPORTS, connect
 from postrl.worker.source import LocalSource, RemoteSource, ReplaySource, Source, total_steps
 from postrl.worker.worker import RolloutWorker, build_worker
@@ -284,7 +284,7 @@ def _sync(
     sampler: _EmbeddedParts | None,
 ) -> WeightSync:
     if not engine_of(config).samples:
-        return NoSync()
+        return WeightSync()
     if sampler is not None:
         own = _sampling_copy(learner, compute_dtype(config)) if learner.sharded else None
         sync = EmbeddedSync(learner, own)

@@ -158,32 +158,25 @@ def server_command(
     """
     cpu = not devices
     backend = backend or transport_for(cpu=cpu).backend
-    flags: dict[str, object] = {
-        "host": LOOPBACK,
-        "port": port,
+    flags = {
+        **_flags_of_all(config, port, devices),
         "served-model-name": SERVED_MODEL_NAME,
-        "dtype": server_dtype(config, cpu),
         "max-model-len": max_model_len(config, model),
         "seed": config.seed,
-        "tensor-parallel-size": max(1, len(devices)),
         "enable-scale-out": True,  # opens /inference/v1/generate
         "weight-transfer-config": json.dumps({"backend": backend}),
         "logprobs-mode": "processed_logprobs",
         "generation-config": "vllm",  # the sampling defaults of the model's author are not the policy's
         "enable-prefix-caching": True,
         "scheduling-policy": "priority",  # the canary asks while hundreds of completions wait for their turn
-        "middleware": "postrl.weights.vllm_auth.RequireToken",
-        "disable-access-log-for-endpoints": "/health,/metrics",
     }
     if cpu:
         # The runner rewinds the generator of a seeded request whose prompt was read in part, which only a GPU's can.
         flags["enable-chunked-prefill"] = False
-    else:  # on a CPU VLLM_CPU_KVCACHE_SPACE decides
-        flags["gpu-memory-utilization"] = gpu_memory_utilization or config.gpu_memory_utilization
+    elif gpu_memory_utilization:
+        flags["gpu-memory-utilization"] = gpu_memory_utilization
     if config.revision and not Path(model).exists():
         flags["revision"] = config.revision
-    if config.trust_remote_code:
-        flags["trust-remote-code"] = True
     given = [_flag(key, value) for key, value in flags.items()]
     env = _environment(model, devices, cores, token, weights_dir) | (
         {RUNTIME_ADAPTERS: "True"} if adapters.rank else {}
@@ -201,23 +194,28 @@ def reward_server_command(config: GRPOConfig, *, model: str, port: int, devices:
     Raises:
         UsageError: a --vllm-arg that cannot be, or vLLM is not installed.
     """
+    flags = {**_flags_of_all(config, port, devices), "runner": "pooling"}
+    if config.max_model_len:
+        flags["max-model-len"] = config.max_model_len
+    env = _environment(model, devices, (), token, None) | {"VLLM_SERVER_DEV_MODE": None}  # nothing to push to it
+    return [*_program(model), *(_flag(key, value) for key, value in flags.items()), *_user_flags(config)], env
+
+
+def _flags_of_all(config: GRPOConfig, port: int, devices: list[int]) -> dict[str, object]:
+    """What every server of ours is started with."""
     flags: dict[str, object] = {
         "host": LOOPBACK,
         "port": port,
-        "runner": "pooling",
         "dtype": server_dtype(config, not devices),
         "tensor-parallel-size": max(1, len(devices)),
         "middleware": "postrl.weights.vllm_auth.RequireToken",
         "disable-access-log-for-endpoints": "/health,/metrics",
     }
-    if config.max_model_len:
-        flags["max-model-len"] = config.max_model_len
-    if devices:
+    if devices:  # on a CPU VLLM_CPU_KVCACHE_SPACE decides
         flags["gpu-memory-utilization"] = config.gpu_memory_utilization
     if config.trust_remote_code:
         flags["trust-remote-code"] = True
-    env = _environment(model, devices, (), token, None) | {"VLLM_SERVER_DEV_MODE": None}  # nothing to push to it
-    return [*_program(model), *(_flag(key, value) for key, value in flags.items()), *_user_flags(config)], env
+    return flags
 
 
 def adapter_flags(config: GRPOConfig, adapters: AdapterPlan) -> list[str]:

@@ -45,34 +45,21 @@ class Learner(Protocol):
     def score(self, pairs: Sequence[tuple[Sequence[int], int]]) -> list[list[float]]: ...
 
 
-class WeightSync(Protocol):
-    """What the loop needs of a way to bring weights to the samplers."""
+class WeightSync:
+    """A way to bring weights to the samplers. As it is, that of a replay: nothing samples."""
 
     def publish(self, version: int) -> dict[str, float]:
         """All ranks call it. Returns metrics on rank 0."""
-        ...
-
-    def forget(self) -> None:
-        """The samplers have lost the weights: the next `publish` pushes them, whatever the version."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class NoSync:
-    """Replay: nothing samples."""
-
-    def publish(self, version: int) -> dict[str, float]:
         return {}
 
     def forget(self) -> None:
-        return None
+        """The samplers have lost the weights: the next `publish` pushes them, whatever the version."""
 
     def close(self) -> None:
-        return None
+        """Nothing is published any more."""
 
 
-class EmbeddedSync:
+class EmbeddedSync(WeightSync):
     """The sampler inside the learner.
 
     Args:
@@ -94,14 +81,8 @@ class EmbeddedSync:
         self.version = version
         return {}
 
-    def forget(self) -> None:
-        return None
 
-    def close(self) -> None:
-        return None
-
-
-class ServerSync:
+class ServerSync(WeightSync):
     """vLLM servers, watched by the canary. Rank 0 talks to them; the other ranks take part in the collectives.
 
     Args:

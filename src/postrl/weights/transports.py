@@ -1,6 +1,6 @@
 """How weights reach vLLM servers: transports as rows of a table, each with what it needs and how it is built. No torch.
 
-    TRANSPORTS[transport_for(cpu=False, shared=False).name].build(ends)       NcclTransport
+    transport_for(cpu=False, shared=False).build(ends)      NcclTransport
 
 A new transport is its module in this folder and a row here.
 """
@@ -22,17 +22,6 @@ from postrl.servers.client import VLLMServer
 from postrl.servers.lost import run_servers
 from postrl.weights import disk, lora, nccl
 from postrl.weights.transport import Pause, WeightTransport
-
-
-class Where(NamedTuple):
-    """What decides which transport a run has."""
-
-    cpu: bool
-    """The servers run on CPUs."""
-    shared: bool
-    """A server has the GPU of a trainer's rank."""
-    adapter_rank: int
-    """Of the LoRA adapters that the servers hold by name; 0: none."""
 
 
 class Ends(NamedTuple):
@@ -59,8 +48,8 @@ class Transport:
     """A way to bring weights to servers."""
 
     name: str
-    fits: Callable[[Where], bool]
-    """Whether it is the one for such a run; the first row that fits is taken."""
+    fits: Callable[[bool, bool, int], bool]
+    """(cpu, shared, adapter_rank) -> whether it is the one for such a run, see `transport_for`; the first that fits is."""
     build: Callable[[Ends], WeightTransport]
     backend: str | None = None
     """vLLM's name of the weight transfer that servers must be started with; None: any."""
@@ -78,7 +67,7 @@ TRANSPORTS = {
     for row in (
         Transport(
             name=lora.NAME,
-            fits=lambda where: where.adapter_rank > 0,
+            fits=lambda cpu, shared, rank: rank > 0,
             build=lambda e: lora.LoraTransport(
                 e.servers, e.folder, e.dtype, peft_config=e.peft_config, max_staleness=e.config.max_staleness,
                 server_deadline=e.deadline,
@@ -88,13 +77,13 @@ TRANSPORTS = {
         ),
         Transport(
             name="nccl",
-            fits=lambda where: not (where.cpu or where.shared),  # it wants a GPU for each process
+            fits=lambda cpu, shared, rank: not (cpu or shared),  # it wants a GPU for each process
             build=lambda e: nccl.NcclTransport(e.servers, e.dtype, pause=e.pause),
             backend=nccl.BACKEND,
         ),
         Transport(
             name=disk.NAME,
-            fits=lambda where: True,
+            fits=lambda cpu, shared, rank: True,
             build=lambda e: disk.DiskTransport(e.servers, e.folder, e.dtype, server_deadline=e.deadline, pause=e.pause),
             backend=DISK,
             resumes=True,
@@ -105,9 +94,14 @@ TRANSPORTS = {
 
 
 def transport_for(*, cpu: bool, shared: bool = False, adapter_rank: int = 0) -> Transport:
-    """The row of a run; see `Where`."""
-    where = Where(cpu, shared, adapter_rank)
-    return next(row for row in TRANSPORTS.values() if row.fits(where))
+    """The row of a run.
+
+    Args:
+        cpu: its servers run on CPUs.
+        shared: a server has the GPU of a trainer's rank.
+        adapter_rank: of the LoRA adapters that the servers hold by name; 0: none.
+    """
+    return next(row for row in TRANSPORTS.values() if row.fits(cpu, shared, adapter_rank))
 
 
 def restore(server: VLLMServer, folder: str | Path, *, timeout: float = 600.0) -> int | None:
