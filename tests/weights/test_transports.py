@@ -12,9 +12,10 @@ from postrl.config import GRPOConfig
 from postrl.errors import ServerError
 from postrl.run.connections import DISK, Connections
 from postrl.run.folder import RunFolder
+from postrl.servers.client import VLLMServer
 from postrl.weights.disk import POINTER, DiskTransport
 from postrl.weights.lora import LoraTransport
-from postrl.weights.transports import TRANSPORTS, connect, transport_for
+from postrl.weights.transports import TRANSPORTS, connect, restore, transport_for
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,11 @@ def test_a_pointer_says_which_transport_left_it(tmp_path: Path) -> None:
     latest = json.loads((tmp_path / POINTER).read_text())
     assert (latest["transport"], latest["version"]) == ("disk", 3)
     assert TRANSPORTS[latest["transport"]].restore is not None
+
+
+def test_a_pointer_of_an_older_version_restores_nothing(tmp_path: Path) -> None:
+    (tmp_path / POINTER).write_text('{"version": 3, "path": "/dev/shm/gone.safetensors"}')
+    assert restore(VLLMServer("http://127.0.0.1:9"), tmp_path) is None
 
 
 def test_connections_travel_through_the_environment_with_their_transport() -> None:

@@ -122,9 +122,10 @@ def restore(server: VLLMServer, folder: str | Path, *, timeout: float = 600.0) -
         return None
     with disk.server_lock(pointer.parent, server, timeout):
         latest = json.loads(pointer.read_text(encoding="utf-8"))
-        bring = TRANSPORTS[latest["transport"]].restore
-        assert bring is not None, "who cannot restore leaves no pointer"
-        bring(server, latest, timeout)
+        row = TRANSPORTS.get(latest.get("transport"))
+        if row is None or row.restore is None:  # left in the folder by an older version
+            return None
+        row.restore(server, latest, timeout)
     return int(latest["version"])
 
 
