@@ -34,7 +34,9 @@ def settings_table() -> str:
 
 
 def _row(f: Field[Any], kind: Any) -> str:
-    return f"| `{flag(f.name)}` | {_values(kind)} | {_default(default_of(f))} | {f.metadata['help']} |\n"
+    within = f.metadata["within"]
+    values = _values(kind) + (f", {within.words}" if within else "")
+    return f"| `{flag(f.name)}` | {values} | {_default(default_of(f))} | {f.metadata['help']} |\n"
 
 
 def _default(value: Any) -> str:
