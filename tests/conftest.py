@@ -36,9 +36,11 @@ settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes comes first (two processes that share the files out end at about the same time), and may take
-    many of them on a busy machine."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Files in which something takes minutes come first (two processes that share the files out end at about the same time),
+    and each stays in one piece, or what it has for all its tests would be made twice. What takes minutes may take many of
+    them on a busy machine."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))

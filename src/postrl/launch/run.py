@@ -9,34 +9,26 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from functools import partial
 
 from postrl.config import GRPOConfig
-from postrl.config.algorithm_file import check_preset
-from postrl.config.engines import engine_of, servers_of
+from postrl.config.engines import servers_of
 from postrl.console import StepLine, note
-from postrl.data.prompts import check_sources
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import PostrlError
 from postrl.host.limits import settle
 from postrl.host.stopping import STOP_SIGNALS, GracefulStop, by_signal, came_of_the_stop, without_the_step
 from postrl.launch.accelerate import trainer_command
 from postrl.launch.adapters import adapter_plan
-from postrl.launch.early import check_early, early_rewards
 from postrl.launch.failures import check_children
 from postrl.launch.logs import Tail
-from postrl.launch.model import check_model, local_model, with_adapter
+from postrl.launch.model import local_model, with_adapter
 from postrl.launch.owner import refuse_if_owned, run_folder_of
 from postrl.launch.placement import Placement
 from postrl.launch.plan import show_plan
+from postrl.launch.preflight import preflight
 from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.siblings import Siblings, placement_of, siblings, with_engine
 from postrl.launch.summary import next_commands, resume_advice, resume_command, show_summary
-from postrl.learning.hub import check_access
-from postrl.rewards.declared import check_columns
-from postrl.rewards.registry import resolve, with_options
-from postrl.rows.recipes import dataset_names, find_preset, own_rewards
 from postrl.run.folder import RunFolder, step_of, with_run_folder
-from postrl.run.trackers import check_trackers
 
 POLL = 0.2
 SAVE_TIMEOUT = 300.0
@@ -53,7 +45,7 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
     config = with_engine(config)
     settle(note, servers=servers_of(config))
     config = with_adapter(config)
-    notes = check(config, weights=not dry_run)
+    notes = preflight(config, weights=not dry_run)
     placement = placement_of(config)
     adapter_plan(config, config.model, cpu=placement.cpu)  # what is wrong with it shows now
     if dry_run:
@@ -106,44 +98,6 @@ def _run(config: GRPOConfig, folder: RunFolder, placement: Placement, watch: Wat
             block=STOP_SIGNALS,
         )
         watch.until_done(trainer, children, around)
-
-
-def check(config: GRPOConfig, *, weights: bool = True) -> list[str]:
-    """Everything that can be refused before a process starts; `weights`: whether the model must have some. Returns what was
-    guessed, a line each."""
-    notes: list[str] = []
-    check_preset(config.algorithm)
-    if engine_of(config).samples:
-        specs = [resolve(spec) for spec in config.reward]
-        with_options(specs, config.reward_arg if specs else ())  # of the data sets' own rewards the worker knows
-        notes = check_data(config)
-        check_sandbox(config)
-    check_model(config, weights=weights)
-    check_early(config)
-    check_trackers(config.report_to)
-    check_access(config.push_to_hub)
-    return notes
-
-
-def check_data(config: GRPOConfig) -> list[str]:
-    """Refuse data that cannot be read or that nothing would score; a line for each thing that was guessed."""
-    notes = check_sources(config, partial(check_columns, early_rewards(config)))
-    names = dataset_names(config.dataset) or config.dataset_path
-    unscored = [name for name in names if find_preset(name) is None]
-    if unscored and not config.reward:
-        raise UsageError(
-            f"no reward is given, and {unscored[0]} has none of its own",
-            hint="--reward math, --reward code or --reward file.py:function",
-        )
-    return notes
-
-
-def check_sandbox(config: GRPOConfig) -> None:
-    """A sandbox that does not work here is refused before anything starts."""
-    if "code" in (config.reward or own_rewards(config.dataset)):
-        from postrl.rewards.code.sandbox import choose
-
-        choose(config.sandbox)
 
 
 class Watch:

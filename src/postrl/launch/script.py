@@ -16,16 +16,14 @@ from postrl.console import note
 from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
 from postrl.host.stopping import GracefulStop, came_of_the_stop, without_the_step
-from postrl.launch.early import check_early
 from postrl.launch.logs import following
-from postrl.launch.model import check_model, local_model
+from postrl.launch.model import local_model
 from postrl.launch.owner import run_folder_of, with_own_folder, writing_as_rank
+from postrl.launch.preflight import preflight
 from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.launch.summary import SCRIPT_RESUMES, next_calls, resume_advice, show_summary
-from postrl.learning.hub import check_access
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder
-from postrl.run.trackers import check_trackers
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -49,11 +47,7 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
             yield addresses
         return
     settle(note, servers=servers_of(config))
-    if given.model is None:
-        check_model(config, tokenizer=given.tokenizer is None)
-    check_early(config, given.rewards, model=None if given.model is None else "")
-    check_trackers(config.report_to)
-    check_access(config.push_to_hub)
+    preflight(config, given)
     with run_folder_of(config, checkpoint) as (_, folder):
         note(f"run folder: {folder.path} (logs in {folder.logs})")
         path = _model_path(config, given, folder)

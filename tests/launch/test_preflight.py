@@ -8,8 +8,8 @@ import pytest
 
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.errors import DataError, UsageError
-from postrl.launch.early import check_early
-from postrl.launch.run import check
+from postrl.launch.preflight import check_data, preflight
+from postrl.rewards.registry import resolve
 
 
 @pytest.fixture
@@ -38,11 +38,10 @@ WRONG = [
 
 @pytest.mark.parametrize(("settings", "message"), WRONG)
 def test_a_script_is_refused_as_the_command_line_is(folder, monkeypatch, settings, message):
-    monkeypatch.setattr("postrl.launch.script.check_model", lambda *args, **options: None)  # it has no weights here
-    monkeypatch.setattr("postrl.launch.run.check_model", lambda *args, **options: None)
+    monkeypatch.setattr("postrl.launch.preflight.check_model", lambda *args, **options: None)  # it has no weights here
     settings = {"reward": ["math"], **FITS, **settings}
     with pytest.raises(UsageError) as by_command:
-        check(GRPOConfig(model="m", dataset=["rows.jsonl"], **settings))
+        preflight(GRPOConfig(model="m", dataset=["rows.jsonl"], **settings))
     trainer = GRPOTrainer(
         "m", args=GRPOConfig(output_dir="run", **settings), train_dataset=[{"prompt": "1+1?", "answer": "2"}]
     )
@@ -53,27 +52,58 @@ def test_a_script_is_refused_as_the_command_line_is(folder, monkeypatch, setting
     assert not (folder / "run").exists()
 
 
-def test_lengths_that_fit_and_stored_rollouts_are_not_refused(folder):
-    check_early(GRPOConfig(model="m", **FITS))
-    check_early(GRPOConfig(model="m", replay="elsewhere", max_prompt_length=5000, max_completion_length=5000))
-    check_early(GRPOConfig(model="owner/unknown", max_prompt_length=5000))
+def test_lengths_that_fit_and_stored_rollouts_are_not_refused(folder, monkeypatch):
+    monkeypatch.setattr("postrl.launch.preflight.check_model", lambda *args, **options: None)  # it has no weights here
+    data = {"dataset": ["arithmetic"]}
+    preflight(GRPOConfig(model="m", **data, **FITS))
+    preflight(GRPOConfig(model="m", replay="elsewhere", max_prompt_length=5000, max_completion_length=5000))
+    preflight(GRPOConfig(model="owner/unknown", max_prompt_length=5000, **data))
+
+
+def test_data_that_something_scores_passes(folder):
+    check_data(GRPOConfig(dataset=["arithmetic"]))
+    check_data(GRPOConfig(dataset=["arithmetic", "rows.jsonl=0.5"], reward=["format"]))
+    check_data(GRPOConfig(dataset=["rows.jsonl"]), [resolve("format")])
+
+
+def test_data_that_nothing_scores_is_refused(folder):
+    with pytest.raises(UsageError, match=r"no reward is given, and rows\.jsonl has none of its own"):
+        check_data(GRPOConfig(dataset=["rows.jsonl"]))
+
+
+def test_a_sandbox_that_does_not_work_here_is_refused_for_a_script_too(folder, monkeypatch):
+    monkeypatch.setattr("postrl.launch.preflight.check_model", lambda *args, **options: None)
+
+    def choose(level: str) -> None:
+        raise UsageError(f"sandbox level {level} does not work here")
+
+    monkeypatch.setattr("postrl.rewards.code.sandbox.choose", choose)
+    trainer = GRPOTrainer(
+        "m",
+        "code",
+        args=GRPOConfig(output_dir="run", sandbox="strict", **FITS),
+        train_dataset=[{"prompt": "f", "tests": []}],
+    )
+    with pytest.raises(UsageError, match="sandbox level strict does not work here"):
+        trainer.train()
+    assert not (folder / "run").exists()
 
 
 def test_a_column_that_a_reward_asks_for_is_missed_before_anything_starts(folder, monkeypatch):
-    monkeypatch.setattr("postrl.launch.run.check_model", lambda *args, **options: None)
+    monkeypatch.setattr("postrl.launch.preflight.check_model", lambda *args, **options: None)  # it has no weights here
     config = GRPOConfig(model="m", dataset=["rows.jsonl"], reward=["r.py:score"], **FITS)
     with pytest.raises(UsageError, match="reward function score asks for gold, and rows has no such column") as error:
-        check(config)
+        preflight(config)
     assert "gold=None" in error.value.hint
     config.reward_arg = ["score.gold=7"]
-    check(config)
+    preflight(config)
     (folder / "rows.jsonl").write_text('{"prompt": "1+1?", "gold": "2"}\n{"prompt": "2+2?"}\n')
     config.reward_arg = []
-    check(config)
+    preflight(config)
 
 
 def test_an_evaluation_file_that_is_not_there_is_missed_too(folder, monkeypatch):
-    monkeypatch.setattr("postrl.launch.run.check_model", lambda *args, **options: None)
+    monkeypatch.setattr("postrl.launch.preflight.check_model", lambda *args, **options: None)  # it has no weights here
     config = GRPOConfig(model="m", dataset=["arithmetic"], eval_dataset="no.jsonl", **FITS)
     with pytest.raises(DataError, match=r"no\.jsonl does not exist"):
-        check(config)
+        preflight(config)
