@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
@@ -14,6 +15,10 @@ from live_servers import adapter_server, bfloat16_server, float32_server, live  
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+# Before torch is loaded, here and in what tests start. Two threads on a model of a few thousand weights wait for each other on
+# a busy machine: a run took five times the CPU. Servers take the limit out of their environment.
+os.environ["OMP_THREAD_LIMIT"] = "1"
 
 TOGETHER = {
     "servers": (

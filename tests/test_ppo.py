@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from helpers import tiny_model_dir
 from postrl import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer
 from postrl.errors import UsageError
-from postrl.rewards.score import Score
 from postrl.run.metrics import meaning
+from verdicts import spread
 
 SETTINGS: dict[str, Any] = {
     "dataset": ["arithmetic"],
@@ -28,12 +28,6 @@ SETTINGS: dict[str, Any] = {
     "max_steps": 2,
     "save_steps": 1,
 }
-
-
-def spread(completions, completion_ids, **columns):
-    """Differs between random completions, and calls some of them right."""
-    scores = [sum(ids) % 8 / 8 for ids in completion_ids]
-    return [Score(score, "correct" if score > 0.5 else "wrong") for score in scores]
 
 
 @pytest.fixture(scope="module")

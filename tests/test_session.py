@@ -16,6 +16,7 @@ from postrl.errors import DataError, UsageError
 from postrl.rollout.store import read_rollouts, write_rollouts
 from postrl.run.metrics import read_metrics
 from postrl.session import resolve_algorithm
+from verdicts import token_sums
 
 
 def test_correction_bounds_and_dual_clip_reach_the_algorithm():
@@ -58,11 +59,6 @@ def test_a_reference_under_a_scripts_adapter_cannot_follow(tmp_path):
     adapter = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
     with pytest.raises(UsageError, match="sync_ref_model is on, and the reference of a model with an adapter"):
         GRPOTrainer(model=str(tmp_path / "tiny"), args=config, peft_config=adapter).train()
-
-
-def token_sums(completion_ids, **columns):
-    """A reward that differs between random completions."""
-    return [float(sum(ids) % 7) for ids in completion_ids]
 
 
 @pytest.fixture(scope="module")

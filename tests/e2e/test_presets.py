@@ -12,16 +12,10 @@ from safetensors.torch import load_file
 from helpers import tiny_model_dir
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.algorithms import PRESETS
-from postrl.rewards.score import Score
 from postrl.run.metrics import meaning, read_metrics
+from verdicts import even
 
 ROWS = [{"prompt": f"Say {word}."} for word in ("one", "two", "three", "four", "five", "six")]
-
-
-def even(completions, completion_ids, **columns):
-    """A verdict that about half of a random model's completions get, in every group."""
-    right = [sum(ids) % 2 == 0 for ids in completion_ids]
-    return [Score(float(x), "correct" if x else "wrong") for x in right]
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def chat_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "--port", str(port), "--served-model-name", "judge", "--dtype", "float32", "--enforce-eager",
             "--max-model-len", "1024",
         ]  # fmt: skip
-        return line, {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        return line, {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_THREAD_LIMIT": None}
 
     with serving("chat_server", command, tmp_path_factory.mktemp("server")) as url:
         yield url
