@@ -1,7 +1,9 @@
 """Processes that are killed or frozen in the middle of a run on real vLLM servers: the run goes on, nothing is lost.
 
 An asynchronous run loses its rollout worker, its server (frozen, then killed) and its trainer; a synchronous one loses
-one of two servers for good, and later the other. Both are resumed and end their epoch, so that every prompt can be counted.
+its terminal, one of two servers for good, and later the other. Both are resumed and end their epoch, so that every prompt can
+be counted. What is killed must be the run's own, so each of the two starts its servers; the second is resumed beside a server
+that runs already.
 """
 
 from __future__ import annotations
@@ -12,12 +14,14 @@ import re
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 import pytest
 
 from e2e.runs import SERVER_ENV, SMALL_SERVER, Command, Finished, Run, Workplace, wait_for
+from live_servers import Live
 from postrl.errors import PostrlError
 from postrl.launch.ports import LOOPBACK
 from postrl.servers.client import VLLMServer
@@ -100,71 +104,82 @@ def test_the_resumed_run_trains_every_prompt_of_the_epoch_once(resumed: Finished
 # -- two servers, one lost for good, then the other --------------------------------------------------------------------
 
 
+@dataclass
+class Halved:
+    """A run whose servers may not be started again, after it lost its terminal, one of two servers and the other."""
+
+    run: Run
+    finished: Finished
+    without_terminal: str
+    """What it had said some steps after all its processes, the servers' among them, had got SIGHUP in the middle of a step."""
+    between: list[int]
+    """Its steps between the loss of one server and of the other."""
+
+
 @pytest.fixture(scope="module")
-def halved(place: Workplace, rows: None) -> tuple[Finished, list[int]]:
-    """A run whose servers may not be started again, after it lost one and later the other; its steps between the two."""
-    flags = ("--output-dir", "halved", "--num-servers", "2", "--server-restarts", "0")
+def halved(place: Workplace, rows: None, float32_server: Live) -> Halved:
+    run = Run(float32_server.runs / "halved")
+    flags = ("--output-dir", str(run.path), "--num-servers", "2", "--server-restarts", "0", "--on-hangup", "continue")
     with started(place, *RUN, *flags) as command:
-        run = place.run("halved")
-        goes_on(command, run, steps=2)
-        strike(command, API_SERVER, signal.SIGKILL, which=1)
-        before = len(run.steps())
-        goes_on(command, run, steps=4)
-        between = run.steps()[before:]
-        strike(command, API_SERVER, signal.SIGKILL)
-        return command.wait(PATIENCE), between
-
-
-@pytest.fixture(scope="module")
-def rescued(place: Workplace, halved: Any) -> Finished:
-    """The same run, continued to its end with one server, and without its terminal: all its processes, the server's among
-    them, get SIGHUP in the middle of a step."""
-    flags = ("--config", "halved/config.yaml", "--resume", "--num-servers", "1", "--on-hangup", "continue")
-    with started(place, *flags) as command:
-        goes_on(command, place.run("halved"), steps=1)
+        goes_on(command, run, steps=1)
         wait_for("requests to run", lambda: command.ended() or any(map(generates, command.named(API_SERVER))))
         everyone = [command.process, *command.descendants()]
         assert all(c.laddr.ip == LOOPBACK for p in everyone for c in p.net_connections() if c.status == "LISTEN")
         for process in everyone:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGHUP)
+        goes_on(command, run, steps=2)
+        without_terminal = command.said()
+        strike(command, API_SERVER, signal.SIGKILL, which=1)
+        before = len(run.steps())
+        goes_on(command, run, steps=4)
+        between = run.steps()[before:]
+        strike(command, API_SERVER, signal.SIGKILL)
+        return Halved(run, command.wait(PATIENCE), without_terminal, between)
+
+
+@pytest.fixture(scope="module")
+def rescued(place: Workplace, halved: Halved, float32_server: Live) -> Finished:
+    """The same run, continued to its end beside a server that runs already."""
+    flags = ("--config", f"{halved.run.path}/config.yaml", "--resume", "--vllm-server-url", float32_server.server.url)
+    with started(place, *flags, "--num-servers", "1", **float32_server.attaching()) as command:
         return command.wait(PATIENCE)
 
 
-def test_a_run_goes_on_with_the_server_that_is_left(halved: Any, place: Workplace) -> None:
-    finished, between = halved
-    assert re.search(r"vLLM server \d ended with exit code 137 \(SIGKILL\); it is given up", finished.err)
-    assert "it is started again" not in finished.err
-    assert len(between) >= 4
+def test_a_run_goes_on_without_its_terminal_and_its_servers_do_not_fall(halved: Halved) -> None:
+    assert halved.finished.err.count("SIGHUP: the terminal is gone, and the run goes on") == 1
+    assert "SIGHUP" in halved.without_terminal and "vLLM server" not in halved.without_terminal
 
 
-def test_a_run_that_lost_its_last_server_saves_and_says_why_it_ends(halved: Any, place: Workplace) -> None:
-    finished, _ = halved
-    last = place.run("halved").steps()[-1]
+def test_a_run_goes_on_with_the_server_that_is_left(halved: Halved) -> None:
+    said = halved.finished.err
+    assert re.search(r"vLLM server \d ended with exit code 137 \(SIGKILL\); it is given up", said)
+    assert "it is started again" not in said
+    assert len(halved.between) >= 4
+
+
+def test_a_run_that_lost_its_last_server_saves_and_says_why_it_ends(halved: Halved) -> None:
+    finished, run = halved.finished, halved.run
+    last = run.steps()[-1]
     assert (finished.code, finished.survivors) == (1, [])
     assert re.search(r"(?s)error: vLLM server \d ended with exit code 137 .*no other server is left", finished.err)
-    assert place.run("halved").checkpoints() == [f"step_{last:06d}"]
-    again = f"postrl grpo --config {place.folder}/halved/config.yaml --resume"
+    assert run.checkpoints() == [f"step_{last:06d}"]
+    again = f"postrl grpo --config {run.path}/config.yaml --resume"
     assert f"continue from step_{last:06d} with: {again}" in finished.err
 
 
-def test_a_run_goes_on_without_its_terminal_and_its_server_does_not_fall(rescued: Finished) -> None:
-    assert rescued.err.count("SIGHUP: the terminal is gone, and the run goes on") == 1
-    assert "it is started again" not in rescued.err
-
-
-def test_the_rescued_run_has_trained_every_prompt_of_the_epoch_once(rescued: Finished, place: Workplace) -> None:
+def test_the_rescued_run_has_trained_every_prompt_of_the_epoch_once(rescued: Finished, halved: Halved) -> None:
     assert (rescued.code, rescued.survivors) == (0, []), rescued.err
-    trained_once(place.run("halved"), max_staleness=0)
+    trained_once(halved.run, max_staleness=0)
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def started(place: Workplace, *args: str) -> Iterator[Command]:
+def started(place: Workplace, *args: str, **env: str) -> Iterator[Command]:
     """`postrl grpo ARGS`; what is left of it is killed with the block."""
-    command = place.start("grpo", *args, **SERVER_ENV)
+    command = place.start("grpo", *args, **SERVER_ENV, **env)
     try:
         yield command
     finally:
