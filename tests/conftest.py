@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from live_servers import adapter_server, bfloat16_server, float32_server, live  # noqa: F401 - fixtures of all folders
+from units import scheduler
 
 # A suite in the background of a script was started with SIGINT ignored, under nohup with SIGHUP, and so would be what it starts.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -19,23 +20,6 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 # Before torch is loaded, here and in what tests start. Two threads on a model of a few thousand weights wait for each other on
 # a busy machine: a run took five times the CPU. Servers take the limit out of their environment.
 os.environ["OMP_THREAD_LIMIT"] = "1"
-
-TOGETHER = {
-    "servers": (
-        "weights/test_vllm_server.py", "weights/test_in_flight.py", "weights/test_lora_server.py",
-        "e2e/test_async_run.py", "e2e/test_faults.py",
-    ),
-    "served model": ("e2e/test_vllm_run.py", "e2e/test_lora_run.py"),
-    "whole": ("e2e/test_embedded_run.py", "e2e/test_resume.py", "e2e/test_bad_input.py"),
-}  # fmt: skip
-"""Files that one process runs, since they share what is dear: servers (live_servers.py) or a run (e2e/conftest.py). Any other
-file goes to whichever process is free."""
-
-
-def unit_of(file: str) -> str:
-    """The unit of work that a file (tests/...) is of."""
-    return next((name for name, files in TOGETHER.items() if file.removeprefix("tests/") in files), file)
-
 
 settings.register_profile("suite", deadline=None)  # how long an example takes is the machine's business
 settings.load_profile("suite")
@@ -54,11 +38,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """--dist loadfile, with TOGETHER."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return unit_of(super()._split_scope(nodeid))
-
-    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+    return scheduler(config, log) if config.getoption("dist") == "loadfile" else None

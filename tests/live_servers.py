@@ -1,5 +1,5 @@
 """Real vLLM servers on a tiny model, each under the reaper: a start costs more than most tests, so all tests of one process
-share them (conftest.TOGETHER), and each test pushes the weights it needs.
+share them (units.TOGETHER), and each test pushes the weights it needs.
 
 float32_server      float32; runs in its `runs` can attach to it, and the refresh of the LM head can be left out
 bfloat16_server     bfloat16: the type of a server's weights is fixed at its start

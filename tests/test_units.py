@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TOGETHER, pytest_xdist_make_scheduler, unit_of
 from live_servers import STARTS
+from units import TOGETHER, scheduler, unit_of
 
 TESTS = Path(__file__).parent
 OTHERS = {"conftest.py", "live_servers.py", Path(__file__).name}
@@ -32,8 +32,10 @@ def words(path: Path) -> set[str]:
 
 
 def test_the_processes_are_given_units(request, monkeypatch):
-    monkeypatch.setattr(request.config.option, "dist", "loadfile", raising=False)
     monkeypatch.setattr(request.config.option, "tx", ["2*popen"], raising=False)
-    scheduler = pytest_xdist_make_scheduler(request.config, None)
-    shared, other = (f"tests/{TOGETHER['servers'][0]}", "tests/config/test_values.py")
-    assert [scheduler._split_scope(f"{file}::test_it[a::b]") for file in (shared, other)] == ["servers", other]
+    units, shared, other = (
+        scheduler(request.config, None),
+        f"tests/{TOGETHER['servers'][0]}",
+        "tests/config/test_values.py",
+    )
+    assert [units._split_scope(f"{file}::test_it[a::b]") for file in (shared, other)] == ["servers", other]
