@@ -1,6 +1,7 @@
 """`postrl grpo --lora-rank` with the real vLLM CPU server: the adapter alone travels, and its name is the version.
 
-The model is the one that another run saved: vLLM loads it. The launcher is killed in the third step, and the run resumed."""
+The model is the one that another run saved: vLLM loads it. The launcher is killed in the third step, and the run resumed:
+both start a server, since that none outlives them is tested too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`postrl grpo --engine vllm` with the real vLLM CPU server: versions, the ends of turns, and what is left."""
+"""`postrl grpo --engine vllm` with the real vLLM CPU server: versions, the ends of turns, and what is left.
+
+The run starts its own server: that it starts and ends one is what is tested."""
 
 from __future__ import annotations
 

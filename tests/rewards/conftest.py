@@ -1,4 +1,5 @@
-"""Real vLLM CPU servers for the rewards that ask one, with SmolLM2: a reward model, and a chat model as judge."""
+"""Real vLLM CPU servers for the rewards that ask one, with SmolLM2: a reward model, and a chat model as judge. No other test
+can share them: a server serves one model, in one way."""
 
 from __future__ import annotations
 
