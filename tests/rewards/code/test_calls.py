@@ -15,6 +15,9 @@ from rewards.code.grading import fenced
 
 ADD = "def add(a, b):\n    return a + b"
 METHOD = "class Solution:\n    def add(self, a: int, b: int) -> int:\n        return a + b"
+STEPS = "class Cache:\n    def __init__(self, size: int):\n        \n    def get(self, key: int) -> int:\n        "
+LINKED = "# class ListNode:\n#     def __init__(self, val=0): ...\nclass Solution:\n    def rev(\n        self, head: Optional[ListNode]\n    ) -> int:\n        "
+DOCUMENTED = 'class Solution:\n    def f(self, root):\n        """\n        :type root: TreeNode\n        :rtype: None Do not return\n        """\n        '
 ALWAYS = "class Always:\n    def __eq__(self, other): return True\n    def __getitem__(self, i): return self\n\ndef add(a, b):\n    return Always()"
 
 
@@ -41,6 +44,10 @@ SHAPES = {
     "starter code": {
         "tests": functional(("3\n4", "7")),
         "starter": "class Solution:\n    def add(self, a: int, b: int) -> int:\n        ",
+    },
+    "plain types on many lines": {
+        "tests": functional(("3\n4", "7")),
+        "starter": "class Solution:\n    def add(\n        self, a: Union[int, Any],\n        b: Optional[int] = None,\n    ) -> int:\n        ",
     },
     "a type of the test": {"tests": [{"input": [3, 4], "output": 7}], "test_type": "functional", "entry_point": "add"},
     "private tests": {
@@ -129,6 +136,10 @@ class Harmful:
             "call tests need inputs and outputs, as many of",
         ),
         ({"tests": {"fn_name": "__init__", "inputs": [[1]], "outputs": [[1]]}}, "call tests of a class, step by step"),
+        ({"tests": functional(("[]", "[]")), "starter": STEPS}, "call tests of a class, step by step"),
+        ({"tests": functional(("[]", "[]")), "starter": LINKED}, "call tests whose values are no ListNode"),
+        ({"tests": functional(("[]", "3")), "starter": DOCUMENTED}, "call tests whose values are no TreeNode"),
+        ({"tests": {"fn_name": ["f"], "inputs": [[1]], "outputs": [[1]]}}, "call tests whose function is no name"),
         ({"tests": functional(("a b\n4", "7")), "entry_point": "f"}, "arguments that are no JSON"),
         ({"tests": compressed(Harmful())}, "compressed tests that are neither JSON nor a pickled string"),
         ({"tests": compressed(["x"])}, "compressed tests that are neither JSON nor a pickled string"),

@@ -51,6 +51,7 @@ def test_each_collected_test_counts():
         ("import pytest\n@pytest.mark.skip\ndef test_f():\n    assert f() == 1", "no tests of anything"),
         ("import pytest\ndef test_f():\n    with pytest.raises(AssertionError):\n        f()", "tests that expect AssertionError"),
         ("class Bad(Exception): pass\ntry:\n    f()\nexcept Bad:\n    pass", "tests that expect an exception of their own"),
+        ("import doctest\nassert doctest.testmod().failed == 0 and f() == 1", "tests that use doctest"),
         ("import subprocess, sys\nassert subprocess.run([sys.executable, 'solution.py']).returncode == f()", "tests that use subprocess"),
     ],
 )  # fmt: skip

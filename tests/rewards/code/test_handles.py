@@ -254,6 +254,33 @@ class Queue(LinkedList): pass
 class Tree:
     def __init__(self, value): self.value, self.left = value, None
 """
+ASYNC = """
+class Count:
+    def __init__(self, n): self.n, self.at = n, 0
+    def __aiter__(self): return self
+    async def __anext__(self):
+        if self.at >= self.n: raise StopAsyncIteration
+        self.at += 1
+        return self.at
+class Every:
+    async def __aiter__(self):
+        yield 1
+        yield 2
+class Door:
+    open = False
+    async def __aenter__(self):
+        self.open = True
+        return self
+    async def __aexit__(self, kind, error, trace):
+        self.open = False
+        return kind is KeyError
+"""
+IGNORE = """
+class Ignore:
+    def __init__(self, kind): self.kind = kind
+    def __enter__(self): return self
+    def __exit__(self, kind, error, trace): return kind is not None and issubclass(kind, self.kind)
+"""
 HONEST = {
     "abs of a vector": (VECTOR, "assert abs(Vector(3, 4)) == 5.0 and abs(Vector(3, 4) * 2) == 10.0 and abs(2 * Vector(3, 4) * 2) == 20.0"),
     "a distance": (VECTOR, "assert abs(abs(Vector(3, 4) - Vector(0, 0)) - 5.0) < 1e-9"),
@@ -276,6 +303,11 @@ HONEST = {
     "a list": (LINKED, "q = LinkedList(1, 2)\nq.append(3)\nassert list(q) == [1, 2, 3] and [x for x in q] == [1, 2, 3] and len(q) == 3 and 3 in q and 4 not in q"),
     "a list counted": (LINKED, "q = LinkedList(1, 2, 2)\nassert q.count(2) == 2 and q.index(2) == 1 and sum(q) == 5 and max(q) == 2 and sorted(q) == [1, 2, 2]"),
     "an empty queue": (LINKED, "q = Queue()\nassert len(q) == 0 and not q and list(q) == []\nq.append(1)\nassert len(q) == 1 and q and isinstance(q, Queue)"),
+    "async iteration": (ASYNC, "import asyncio\nasync def main():\n    return [x async for x in Count(2)] + [x async for x in Every()]\nassert asyncio.run(main()) == [1, 2, 1, 2]"),
+    "an async block": (ASYNC, "import asyncio\nasync def main():\n    async with Door() as d:\n        assert d.open\n    assert not d.open\n    async with d:\n        raise KeyError\nasyncio.run(main())"),
+    "a block that ignores an error": (IGNORE, "with Ignore(ValueError) as g:\n    assert g.kind is ValueError\nwith Ignore(ValueError):\n    int('x')\n    assert False\nwith Ignore(KeyError):\n    raise KeyError"),
+    "an error that a block lets through": (IGNORE, "import pytest\nwith pytest.raises(KeyError):\n    with Ignore(ValueError) as g:\n        {}[g]\n        assert g == 2"),
+    "the class of an object": (LINKED, "q = Queue()\nassert type(q) == Queue and Queue == type(q) and type(q) != LinkedList and LinkedList(1) and type(q) in (LinkedList, Queue)"),
     "nodes": (LINKED, "a, b = Tree(1), Tree(2)\na.left = b\nassert a.left is b and a.left.value == 2 and a.left.left is None and b in [a.left]"),
 }  # fmt: skip
 
@@ -284,3 +316,27 @@ HONEST = {
 def test_honest_classes_pass(kind):
     program, test = HONEST[kind]
     assert detail(program, test) == ""
+
+
+@pytest.mark.parametrize("leave", ["True", "not kind or kind is not AssertionError"])
+@pytest.mark.parametrize("value", ["1 / 0", "self - 3", "{}['x']"])
+def test_a_block_that_swallows_the_errors_of_its_own_object_has_not_passed(leave, value):
+    program = f"""
+class Box:
+    def __enter__(self): return self
+    def __exit__(self, kind, error, trace): return {leave}
+    async def __aenter__(self): return self
+    async def __aexit__(self, kind, error, trace): return {leave}
+    def __sub__(self, other): return self
+    def __abs__(self): return 0
+    @property
+    def value(self): return {value}
+"""
+    block = "with Box() as box:\n    assert abs(box.value - 7) < 1e-6"
+    assert detail(program, block)
+    assert detail(
+        program,
+        "import asyncio\nasync def main():\n    async " + block.replace("\n", "\n    ") + "\nasyncio.run(main())",
+    )
+    case = "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        with Box() as box:\n            self.assertEqual(box.value, 7)"
+    assert detail(program, case)

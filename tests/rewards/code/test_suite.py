@@ -49,6 +49,17 @@ def test_helpers_of_the_starter_are_the_data_sets_own():
     assert read_suite(("assert find_zero() == 1",), "find_zero", starter).helpers == ""
 
 
+@pytest.mark.parametrize(
+    "body", ['"""It is to be written."""', "pass", "...", "raise NotImplementedError()", '"""Doc."""\n        pass']
+)
+def test_what_the_starter_leaves_empty_is_the_candidates(body):
+    function = f"def square(n):\n    {body}\n".replace("\n        ", "\n    ")
+    assert read_suite(("assert square(3) == 9",), starter=function).tested == ("square",)
+    method = f"class Solution:\n    def __init__(self): self.n = 0\n    def square(self, n):\n        {body}\n"
+    assert read_suite(("assert Solution().square(3) == 9",), starter=method).tested == ("Solution",)
+    assert read_suite(("assert square(3) == 9",), starter="def square(n):\n    return n * n\n").tested == ()
+
+
 def test_setup_does_not_count_as_a_test():
     suite = read_suite(("import math", "x = f(1)", "def g(): pass", "'''Text.'''", "assert x == 1", "f(2)"))
     assert [counts for _, counts in suite.tests] == [False, False, False, False, True, True]

@@ -13,12 +13,16 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from postrl.rewards.code.prelude import MEMBERS
 from postrl.rewards.code.suite import Suite
 from postrl.rewards.code.verdict import NoSuite
 
 FUNCTIONAL = {"functional", "function_call", "call", "calls", "call_based"}
 """What data sets call the kind of such a test."""
-METHOD = re.compile(r"^[ \t]*def[ \t]+([A-Za-z]\w*)[ \t]*\(", re.MULTILINE)
+PLAIN = {*MEMBERS["typing"].split(), "None", "True", "False", "Decimal", "Counter"}
+"""What is written with a capital and is no class of a data set, where starter code says what a function takes."""
+DOCUMENTED = re.compile(r":r?type[^:\n]*:[ \t]*([\w.\[\]]+)")
+METHOD = re.compile(r"^[ \t]*def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
 
 
 def are_calls(tests: Any) -> bool:
@@ -48,6 +52,8 @@ def read_calls(tests: Any, entry_point: str | None = None, starter: str | None =
     """
     rows = _as_list(tests)
     name = _function(rows, entry_point, starter)
+    if objects := _classes(name, starter or ""):
+        raise NoSuite(f"call tests whose values are no {min(objects)}")
     pairs = [pair for row in rows for pair in _pairs(row)]
     arguments, textual = _arguments([given for given, _ in pairs])
     results = _results([result for _, result in pairs]) if textual else [result for _, result in pairs]
@@ -79,16 +85,30 @@ def _named(test: dict[str, Any]) -> Any:
 
 def _function(rows: Sequence[Any], entry_point: str | None, starter: str | None) -> str:
     """`Solution().two_sum` asks for `two_sum`."""
-    names = {_named(row) for row in rows if isinstance(row, dict)} - {None, ""}
+    named: list[str] = [found for row in rows if isinstance(row, dict) and (found := _named(row))]
+    if not all(isinstance(found, str) for found in named):
+        raise NoSuite("call tests whose function is no name")
+    names = set(named)
     if not names and entry_point:
         names = {entry_point.rpartition(".")[2].strip().removesuffix("()")}
-    names = names or {name for name in METHOD.findall(starter or "") if not name.startswith("_")}
-    name = names.pop() if len(names) == 1 else None
-    if name == "__init__":
+    written = set(METHOD.findall(starter or ""))
+    if "__init__" in (names or written):
         raise NoSuite("call tests of a class, step by step")
-    if not isinstance(name, str) or not name.isidentifier():
+    names = names or {name for name in written if not name.startswith("_")}
+    name = names.pop() if len(names) == 1 else None
+    if name is None or not name.isidentifier():
         raise NoSuite("call tests without the name of a function")
     return name
+
+
+def _classes(name: str, starter: str) -> set[str]:
+    """Classes of the data set that the function takes or gives (ListNode, TreeNode), as its head or docstring in the starter
+    says; the tests have lists in their place."""
+    head = re.search(rf"def[ \t]+{name}[ \t]*\((.*?):[ \t]*(?:#.*)?$", starter, re.MULTILINE | re.DOTALL)
+    if head is None:
+        return set()
+    documented = DOCUMENTED.findall(starter, head.end())
+    return set(re.findall(r"\b[A-Z]\w*", " ".join([head[1], *documented]))) - PLAIN
 
 
 def _works_in_place(name: str, starter: str | None) -> bool:

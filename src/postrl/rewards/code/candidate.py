@@ -237,10 +237,9 @@ def delete(side: Candidate, x: Any, name: str) -> None:
 @operation
 def leave(side: Candidate, x: Any, error: str | None) -> bool:
     """The end of a `with` block. Which exception ended it is known by its built-in class only."""
-    if error is None:
-        return bool(x.__exit__(None, None, None))
-    kind = getattr(builtins, error)
-    return bool(x.__exit__(kind, kind(), None))
+    kind = None if error is None else getattr(builtins, error)
+    leaving = (kind, kind and kind(), None)
+    return bool(x.__exit__(*leaving) if hasattr(type(x), "__exit__") else wait(side, x.__aexit__(*leaving)))
 
 
 @operation

@@ -44,7 +44,7 @@ REFUSED = frozenset(
     inspect.getsource inspect.getsourcelines inspect.getfullargspec inspect.getmembers inspect.getdoc inspect.getmodule
     inspect.isfunction inspect.ismethod inspect.isclass inspect.iscoroutinefunction inspect.isgeneratorfunction
     os.environ os.getenv os.putenv os.chdir os.system os.popen os.fork os.kill sys.argv sys.modules sys.settrace
-    logging.getLogger logging.StreamHandler
+    logging.getLogger logging.StreamHandler doctest
     unittest.skipIf unittest.skipUnless unittest.expectedFailure pytest.mark.skipif pytest.mark.xfail
     pytest.mark.usefixtures unittest.mock.AsyncMock unittest.mock.PropertyMock unittest.mock.create_autospec
     unittest.mock.mock_open pytest.MonkeyPatch.context unittest.mock.patch.dict unittest.mock.patch.multiple unittest.mock.seal

@@ -100,9 +100,13 @@ class Handle:
         self._side.ask("delete", self, name)
 
     def __eq__(self, other: object) -> Any:
+        if isinstance(other, type) and issubclass(other, Handle):  # type(x) == Class
+            return self._number == other._class_number
         return isinstance(other, Handle) and self._side.ask("special", self, "__eq__", (other,))
 
     def __ne__(self, other: object) -> Any:
+        if isinstance(other, type) and issubclass(other, Handle):
+            return self._number != other._class_number
         return not isinstance(other, Handle) or self._side.ask("special", self, "__ne__", (other,))
 
     def __bool__(self) -> bool:
@@ -278,16 +282,35 @@ def _leave(self: Handle, kind: type[BaseException] | None, error: Any, trace: An
     return swallowed and kind is not None and issubclass(kind, Exception) and not issubclass(kind, AssertionError)
 
 
+async def _leave_async(self: Handle, *error: Any) -> bool:
+    return _leave(self, *error)
+
+
+async def _enter_async(self: Handle) -> Any:
+    return _kept(self, await self._side.ask("special", self, "__aenter__", ()))
+
+
+async def _next_async(self: Handle) -> Any:
+    _check_shown(self, "__anext__")
+    found = self._side.ask("wait_next", self)
+    if not found:
+        raise StopAsyncIteration
+    return found[0]
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     **{name: _arithmetic(name) for name in prelude.ARITHMETIC},
     **{name: _number(name) for name in prelude.NUMERIC},
     **{name: _order(name) for name in prelude.ORDER},
     **{name: _ask(name) for name in (*prelude.CONTAINER, *prelude.TEXT, "__hash__")},
-    **{name: _itself(name) for name in ("__iter__", "__enter__")},
+    **{name: _itself(name) for name in ("__iter__", "__aiter__", "__enter__")},
     "__next__": _next,
     "__contains__": _contains,
     "__call__": _call,
     "__exit__": _leave,
+    "__anext__": _next_async,
+    "__aenter__": _enter_async,
+    "__aexit__": _leave_async,
 }
 
 # -- objects that the tests get a real counterpart of --------------------------------------------------------------------

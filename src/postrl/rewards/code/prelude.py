@@ -60,7 +60,7 @@ NUMERIC = _special("neg pos abs invert int float complex index round trunc floor
 ORDER = _special("lt le gt ge")
 CONTAINER = _special("len iter next reversed getitem setitem delitem contains")
 TEXT = _special("str repr format bytes")
-OTHER = _special("call enter exit hash")
+OTHER = _special("call enter exit hash aiter anext aenter aexit")
 DUNDERS = (*ARITHMETIC, *NUMERIC, *ORDER, *CONTAINER, *TEXT, *OTHER)
 """Special methods that objects of the candidate have on the side of the tests, where its class has them."""
 

@@ -166,7 +166,7 @@ def _called(code: Iterable[collect.Statement]) -> set[str]:
 
 
 def _helpers(starter: str | None, entry: str) -> dict[str, ast.stmt]:
-    """The starter's definitions other than the one to write, by name; nothing where it is no code by itself."""
+    """The starter's definitions other than those to write, by name; nothing where it is no code by itself."""
     if not _is_code(starter or ""):
         return {}
     tree = ast.parse(starter or "")
@@ -174,11 +174,23 @@ def _helpers(starter: str | None, entry: str) -> dict[str, ast.stmt]:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(alias.asname or alias.name).partition(".")[0]: node for alias in node.names}
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name != entry:
+        elif isinstance(node, collect.Function | ast.ClassDef) and node.name != entry and not _to_write(node):
             found[node.name] = node
         elif isinstance(node, ast.Assign):
             found |= {target.id: node for target in node.targets if isinstance(target, ast.Name)}
     return found
+
+
+def _to_write(node: ast.stmt) -> bool:
+    """Whether it is a function without a body, or a class with such a method: that is what a completion is to fill in."""
+    return any(isinstance(each, collect.Function) and all(map(_is_nothing, each.body)) for each in ast.walk(node))
+
+
+def _is_nothing(node: ast.stmt) -> bool:
+    """A docstring, `...`, `pass`, `raise NotImplementedError`."""
+    if isinstance(node, ast.Raise):
+        return node.exc is not None and "NotImplementedError" in ast.unparse(node.exc)
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
 def _is_code(source: str) -> bool:
@@ -194,30 +206,55 @@ def _source(definitions: dict[str, ast.stmt]) -> str:
     return "\n".join(ast.unparse(node) for node in nodes)
 
 
-# -- assertions in loops -------------------------------------------------------------------------------------------------
+# -- assertions in loops and `with` --------------------------------------------------------------------------------------
+
+SWALLOWS = ("raises", "suppress", "assertRaises", "assertRaisesRegex", "assertWarns", "warns")
+"""Contexts of the tests that an exception is expected in."""
 
 
 class _Marks(ast.NodeTransformer):
-    """Puts statements into the tests that note that a loop with assertions was reached and that these ran. A candidate
-    that ends `while not queue.is_empty():` before its first round has not passed what is inside."""
+    """Puts statements into the tests that note that a loop or a `with` with assertions was reached and that these ran. A
+    candidate that ends `while not queue.is_empty():` before its first round, or whose `__exit__` swallows its own
+    exception, has not passed what is inside."""
 
     count = 0
+    ends_early = False
+    """Inside of a `with` that the tests may leave before its end."""
 
     def marked(self, test: collect.Statement) -> str:
-        """The test with marks; itself where there is no assertion in a loop."""
-        if not any(isinstance(node, ast.For | ast.While) for node in test.nodes):
+        """The test with marks; itself where there is no assertion in a loop or a `with`."""
+        if not any(
+            isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith) for node in test.nodes
+        ):
             return test.code
         first = self.count
         tree = self.visit(ast.parse(test.code))
         return test.code if first == self.count else ast.unparse(ast.fix_missing_locations(tree))
 
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.AST]:
-        return self._loop(node)
+        return self._block(node)
+
+    def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AST | list[ast.AST]:
+        return self._block(node)
 
     def visit_While(self, node: ast.While) -> ast.AST | list[ast.AST]:
-        return self._loop(node)
+        return self._block(node)
 
-    def _loop(self, node: ast.For | ast.While) -> ast.AST | list[ast.AST]:
+    def visit_With(self, node: ast.With) -> ast.AST | list[ast.AST]:
+        return self._context(node)
+
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AST | list[ast.AST]:
+        return self._context(node)
+
+    def _context(self, node: ast.With | ast.AsyncWith) -> ast.AST | list[ast.AST]:
+        if not self.ends_early and not _may_end_early(node):
+            return self._block(node)
+        before, self.ends_early = self.ends_early, True
+        self.generic_visit(node)
+        self.ends_early = before
+        return node
+
+    def _block(self, node: ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith) -> ast.AST | list[ast.AST]:
         first = self.count
         node.body = self._with_marks(node.body)
         if first == self.count:
@@ -228,12 +265,23 @@ class _Marks(ast.NodeTransformer):
         """Only what every round comes to: not what stands under a condition or in a `try`."""
         marked: list[ast.stmt] = []
         for node in body:
-            if isinstance(node, ast.Assert) or _is_assertion(node):
-                marked.append(_note(RAN, range(self.count, self.count + 1)))
-                self.count += 1
+            asserts = isinstance(node, ast.Assert) or _is_assertion(node)
             new = self.visit(node)
             marked += new if isinstance(new, list) else [new]
+            if asserts:  # behind it: a value that cannot be had is no assertion that held
+                marked.append(_note(RAN, range(self.count, self.count + 1)))
+                self.count += 1
         return marked
+
+
+def _may_end_early(node: ast.With | ast.AsyncWith) -> bool:
+    """Whether the tests themselves leave the body before its end."""
+    calls = [item.context_expr.func for item in node.items if isinstance(item.context_expr, ast.Call)]
+    leaving = (ast.Raise, ast.Return, ast.Break, ast.Continue)
+    return any(ast.unparse(call).rpartition(".")[2] in SWALLOWS for call in calls) or any(
+        isinstance(each, leaving) or (isinstance(each, ast.Assert) and isinstance(each.test, ast.Constant))
+        for each in ast.walk(node)
+    )
 
 
 def _is_assertion(node: ast.stmt) -> bool:
