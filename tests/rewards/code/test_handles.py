@@ -275,6 +275,16 @@ class Door:
         self.open = False
         return kind is KeyError
 """
+ERROR = """
+class Refused(ValueError):
+    def __init__(self, field, code=5):
+        super().__init__(f"{field} is refused")
+        self.field, self.code = field, code
+class Gone(OSError): pass
+def check(cb): return cb()
+def fail(): raise Refused("name", code=7)
+def lose(): raise Gone(2, "gone")
+"""
 IGNORE = """
 class Ignore:
     def __init__(self, kind): self.kind = kind
@@ -307,6 +317,9 @@ HONEST = {
     "an async block": (ASYNC, "import asyncio\nasync def main():\n    async with Door() as d:\n        assert d.open\n    assert not d.open\n    async with d:\n        raise KeyError\nasyncio.run(main())"),
     "a block that ignores an error": (IGNORE, "with Ignore(ValueError) as g:\n    assert g.kind is ValueError\nwith Ignore(ValueError):\n    int('x')\n    assert False\nwith Ignore(KeyError):\n    raise KeyError"),
     "an error that a block lets through": (IGNORE, "import pytest\nwith pytest.raises(KeyError):\n    with Ignore(ValueError) as g:\n        {}[g]\n        assert g == 2"),
+    "an error that the tests make": (ERROR, "e = Refused('x')\nassert (e.field, e.code, str(e), e.args) == ('x', 5, 'x is refused', ('x is refused',))\nassert isinstance(e, ValueError)"),
+    "an error that the tests raise": (ERROR, "import pytest\ndef cb():\n    raise Refused('y', 6)\nwith pytest.raises(Refused, match='y is refused') as e:\n    check(cb)\nassert e.value.code == 6"),
+    "errors that it raises": (ERROR, "import pytest\nwith pytest.raises(Refused, match='name is') as e:\n    fail()\nassert e.value.code == 7\nwith pytest.raises(Gone) as e:\n    lose()\nassert e.value.errno == 2"),
     "the class of an object": (LINKED, "q = Queue()\nassert type(q) == Queue and Queue == type(q) and type(q) != LinkedList and LinkedList(1) and type(q) in (LinkedList, Queue)"),
     "nodes": (LINKED, "a, b = Tree(1), Tree(2)\na.left = b\nassert a.left is b and a.left.value == 2 and a.left.left is None and b in [a.left]"),
 }  # fmt: skip
@@ -340,3 +353,8 @@ class Box:
     )
     case = "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        with Box() as box:\n            self.assertEqual(box.value, 7)"
     assert detail(program, case)
+
+
+@pytest.mark.parametrize("kind", ["Exception", "BaseException", "AssertionError", "(ValueError, Exception)"])
+def test_no_class_of_a_program_catches_a_failed_assertion(kind):
+    assert detail(f"Bad = {kind}\ndef f(x): return 1", "try:\n    assert f(1) == 2\nexcept Bad:\n    pass")

@@ -77,13 +77,9 @@ class Candidate(wire.Peer):
 
     def raised(self, error: BaseException) -> tuple[Any, ...]:
         """The first built-in class of the exception, its own classes above that, and what it holds."""
-        custom = []
-        for kind in type(error).__mro__:
-            if kind.__module__ == "builtins":
-                break
-            custom.append((self.export_id(kind), kind.__name__))
+        name, custom = ancestry(self, self.export_id(type(error)))
         held = {name: value for name, value in getattr(error, "__dict__", {}).items() if not name.startswith("_")}
-        return kind.__name__, custom, error.args, _text(error), held, getattr(error, "_postrl_origin", None)
+        return name, custom, error.args, _text(error), held, getattr(error, "_postrl_origin", None)
 
     def error(self, operation: str, unpacked: Any) -> BaseException:
         """An exception of the tests. It keeps its number, so that it is itself when it comes home."""
@@ -198,9 +194,19 @@ def _has(kind: type, name: str) -> bool:
 
 @operation
 def ancestry(side: Candidate, number: int) -> tuple[str, list[tuple[int, str]]]:
-    """An exception class as `raised` describes it."""
-    name, custom, *_ = side.raised(BaseException.__new__(side.exported(number)))
-    return name, custom
+    """An exception class: its first built-in class, and the candidate's own ones below that."""
+    custom = []
+    for kind in side.exported(number).__mro__:
+        if kind.__module__ == "builtins":
+            break
+        custom.append((side.export_id(kind), kind.__name__))
+    return kind.__name__, custom
+
+
+@operation
+def make_error(side: Candidate, number: int, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """An exception that the tests make, as `raised` describes it."""
+    return side.raised(side.exported(number)(*arguments, **named))
 
 
 @operation
