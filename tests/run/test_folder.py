@@ -155,9 +155,10 @@ def test_who_names_a_part_of_a_run_hears_the_name_of_the_run(tmp_path, inside):
 
 
 def test_the_folder_of_all_runs_is_not_one_of_them(tmp_path):
-    RunFolder(tmp_path / "one").prepare(config())
-    error = refused(RunFolder(tmp_path))
-    assert "neither checkpoints nor config.yaml" in error.message and f"{tmp_path}/one" in error.hint
+    runs = tmp_path / "runs"  # beside tmp_path are the runs of other tests
+    RunFolder(runs / "one").prepare(config())
+    error = refused(RunFolder(runs))
+    assert "neither checkpoints nor config.yaml" in error.message and f"{runs}/one" in error.hint
 
 
 def test_a_run_without_a_checkpoint_yet_may_be_resumed(folder):
