@@ -273,3 +273,28 @@ def test_junk_is_a_program_that_fails(number):
     )
     assert [score.value for score in scores] == [0.0] * 3
     assert {score.status for score in scores} <= {"no_answer", "crashed", "wrong", "resource", "timeout"}
+
+
+@pytest.mark.parametrize("nothing", ["[]", "np.array([])", "np.zeros((0, 1))", "()"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert np.allclose(f(2), 3.5)", "assert np.allclose(3.5, f(2))", "assert np.allclose(f(2), [3.5])",
+        "assert np.isclose(f(2), 3.5).all()", "assert np.all(np.isclose(f(2), [3.5]))",
+        "np.testing.assert_allclose(f(2), 3.5)", "np.testing.assert_array_equal(f(2), 3.5)",
+        "np.testing.assert_almost_equal(f(2), 3.5)", "assert np.array_equiv(f(2), 3.5)",
+    ],
+)  # fmt: skip
+def test_an_empty_array_is_close_to_no_value(test, nothing):
+    tests = ["import numpy as np", test]
+    assert grade(f"import numpy as np\ndef f(x):\n    return {nothing}", *tests).value == 0
+    assert passes(f"def f(x):\n    return {'[3.5]' if '[3.5]' in test else '3.5'}", *tests)
+
+
+def test_an_empty_array_is_close_to_another():
+    tests = [
+        "import numpy as np",
+        "assert np.allclose(f([]), [])",
+        "np.testing.assert_array_equal(f([]), np.array([]))",
+    ]
+    assert passes("def f(x):\n    return x", *tests)

@@ -18,7 +18,7 @@ from postrl.rewards.code.entry import PACKAGE
 FOLDER = Path(__file__).parent
 PACKAGES = ("postrl", "postrl.rewards", PACKAGE, f"{PACKAGE}.confine")
 MODULES = (
-    "candidate", "confine.kernel", "confine.landlock", "entry", "expect", "folder", "handles", "harness", "hide", "prelude",
+    "candidate", "confine.kernel", "confine.landlock", "emptiness", "entry", "expect", "folder", "handles", "harness", "hide", "prelude",
     "pytest_api", "script", "shared", "standins", "tester", "wire",
 )  # fmt: skip
 

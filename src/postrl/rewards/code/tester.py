@@ -15,6 +15,7 @@ import sys
 import types
 
 from postrl.rewards.code import prelude, shared, wire
+from postrl.rewards.code.emptiness import guard_numpy
 from postrl.rewards.code.expect import expect
 from postrl.rewards.code.handles import COUNTERPARTS, Handle, handle_class
 
@@ -286,6 +287,7 @@ def run(side: Tests, job: dict[str, Any]) -> dict[str, Any]:
 def prepare(side: Tests, job: dict[str, Any]) -> None:
     """What the tests need around them, before any of it runs."""
     side.given = job["given"]
+    guard_numpy(code for code, _ in job["tests"])
     if "harness" in job["needs"]:
         from postrl.rewards.code.harness import Harness
 
