@@ -18,7 +18,7 @@ from postrl.servers.client import generation_client
 from postrl.types import VersionSpan
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
-from postrl.weights.transports import restore
+from postrl.weights.transports import TRANSPORTS, restore
 
 from .conftest import PAIRS, eventually, largest_difference, learner_logps, model_of_version
 
@@ -226,7 +226,8 @@ def test_attaching_to_a_good_server_finds_no_problem_and_to_a_paused_one_only_wh
     try:
         (problem,) = attach_problems(server, **wanted)  # type: ignore[arg-type]
         assert "paused" in problem
-        assert attach_problems(server, **wanted, backend="postrl_disk") == []  # type: ignore[arg-type]
+        files = TRANSPORTS["disk"]
+        assert attach_problems(server, **wanted, backend=files.backend, resumes=files.resumes) == []  # type: ignore[arg-type]
     finally:
         server.resume()
     assert server.world_size() == 1
