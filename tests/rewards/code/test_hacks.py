@@ -298,3 +298,16 @@ def test_an_empty_array_is_close_to_another():
         "np.testing.assert_array_equal(f([]), np.array([]))",
     ]
     assert passes("def f(x):\n    return x", *tests)
+
+
+@pytest.mark.parametrize(
+    ("test", "right"),
+    [
+        ("np.testing.assert_allclose(actual=f(2), desired=3.5)", "3.5"),
+        ("assert np.allclose(a=f(2), b=3.5, atol=1e-6)", "3.5"),
+        ("np.testing.assert_equal(f(2), [[1], [2, 3]])", "[[1], [2, 3]]"),
+    ],
+)
+def test_numpys_comparisons_take_what_they_took(test, right):
+    assert passes(f"def f(x):\n    return {right}", "import numpy as np", test)
+    assert not passes("def f(x):\n    return []", "import numpy as np", test)

@@ -21,6 +21,9 @@ COMPARING = {
     ),
 }  # fmt: skip
 
+OPERANDS = ("a", "b", "a1", "a2", "actual", "desired", "x", "y")
+"""What these functions call the two that they compare."""
+
 
 def guard_numpy(tests: Iterable[str]) -> None:
     """Where tests use them, have them refuse an empty array beside one that is not. Where there is no numpy the tests say so."""
@@ -39,9 +42,18 @@ def guard_numpy(tests: Iterable[str]) -> None:
 
 def _guarded(numpy: Any, compare: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(compare)
-    def guarded(a: Any, b: Any, *more: Any, **named: Any) -> Any:
-        if (numpy.size(a) == 0) != (numpy.size(b) == 0):
+    def guarded(*operands: Any, **named: Any) -> Any:
+        compared = [*operands, *(named[name] for name in OPERANDS if name in named)][:2]
+        if len({_is_empty(numpy, value) for value in compared} - {None}) > 1:
             raise AssertionError("an empty array is compared with values")
-        return compare(a, b, *more, **named)
+        return compare(*operands, **named)
 
     return guarded
+
+
+def _is_empty(numpy: Any, value: Any) -> bool | None:
+    """None: it makes no array, such as lists of different lengths in a list."""
+    try:
+        return bool(numpy.size(value) == 0)
+    except (TypeError, ValueError):
+        return None
