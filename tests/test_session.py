@@ -12,10 +12,11 @@ import pytest
 from helpers import TURN_END, base_model_dir, tiny_model_dir, tiny_tokenizer
 from learning.batches import make_groups
 from postrl import GRPOConfig, GRPOTrainer
-from postrl.errors import DataError, UsageError
+from postrl.errors import DataError, PostrlError, UsageError
+from postrl.learning.checkpoint import PENDING
 from postrl.rollout.store import read_rollouts, write_rollouts
 from postrl.run.metrics import read_metrics
-from postrl.session import resolve_algorithm
+from postrl.session import _pending, resolve_algorithm
 from verdicts import token_sums
 
 
@@ -142,3 +143,10 @@ def test_a_script_hears_that_all_rewards_are_equal_and_that_nothing_was_learned(
     assert "nothing was learned: 100% of the groups in 3 steps taught nothing" in heard
     assert "All got 0.5: does the reward look at the completion?" in heard
     assert "prompts_per_step asks for 5 prompts, and there are 2: a step takes each 2.5 times" in heard
+
+
+def test_a_checkpoint_whose_groups_are_of_another_version_is_refused_by_its_name(tmp_path):
+    (tmp_path / PENDING).write_bytes(b"PRL1" + bytes(40))
+    with pytest.raises(PostrlError, match=f"checkpoint {tmp_path} cannot be resumed: .* of another version") as caught:
+        _pending(tmp_path)
+    assert "delete it to use the one before" in caught.value.hint

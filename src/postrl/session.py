@@ -18,7 +18,7 @@ from postrl.config import GRPOConfig
 from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import context_exceeded, group_of_one, refuse
 from postrl.config.engines import decided, engine_of
-from postrl.errors import UsageError
+from postrl.errors import PostrlError, UsageError
 from postrl.given import Given
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
 from postrl.learning.context import context_of
@@ -37,10 +37,11 @@ from postrl.learning.sharding import Ranks, this_rank
 from postrl.rollout.embedded import EmbeddedSampler
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder, kept_settings
-from postrl.run.messages import decode, decode_groups, encode_groups
+from postrl.run.messages import ProtocolError, decode, decode_groups, encode_groups
 from postrl.run.metrics import MetricsWriter
 from postrl.run.trackers import Trackers
 from postrl.run.waiting import speaking
+from postrl.types import Group
 from postrl.weights.sync import EmbeddedSync, ServerSync, WeightSync
 from postrl.weights.transports import TRANSPORTS, connect
 from postrl.worker.source import LocalSource, RemoteSource, ReplaySource, Source, total_steps
@@ -332,11 +333,23 @@ def resume(session: Session, checkpoint: str | Path | None = None) -> None:
     session.saved_step = int(state["step"])
     session.first_step = session.saved_step + 1
     if session.source is not None:
-        _, data, arrays = decode(load_pending(path))
-        session.source.load_state(state["source"], decode_groups(data, arrays))
+        session.source.load_state(state["source"], _pending(path))
         session.metrics.cut_after(int(state["step"]))
         folder.rewind(int(state["step"]))
         folder.note(_continuing(session, path))
+
+
+def _pending(path: Path) -> list[Group]:
+    """The finished groups of a checkpoint that were not trained on yet."""
+    try:
+        _, data, arrays = decode(load_pending(path))
+        return decode_groups(data, arrays)
+    except ProtocolError as error:
+        raise PostrlError(
+            f"checkpoint {path} cannot be resumed: the finished groups in it are damaged, or of another version of postrl "
+            f"({error.message})",
+            hint="resume it with the version that wrote it, or delete it to use the one before",
+        ) from error
 
 
 def _continuing(session: Session, path: Path) -> str:
