@@ -1,83 +1,21 @@
-"""What the terminal and a pipe get to see."""
+"""What the terminal and a pipe get to see; tables with hostile text in them."""
 
 from __future__ import annotations
 
 import io
 import math
+import re
 import subprocess
 import sys
 
+import pytest
 from rich.console import Console
 
 from postrl import console
-from postrl.console import StepLine, make_console, step_line, table
+from postrl.console import Column, one_line, seconds, table
 
-METRICS = {
-    "reward/mean": 0.58,
-    "reward/std": 0.31,
-    "policy/loss": -0.001234,
-    "completion/length_mean": 4.1,
-    "policy/entropy": 1.2,
-    "policy/grad_norm": 2.345,
-    "time/step": 12.3,
-    "time/generate": 5.1,
-    "time/score": 0.01,
-    "time/update": 6.8,
-}
-
-
-def terminal() -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-
-
-def written(to: Console) -> str:
-    return to.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_a_step_is_one_line_with_what_people_look_at_first():
-    assert step_line(3, 20, METRICS) == (
-        "step 3/20 · reward 0.58 ±0.31 · loss -0.00123 · length 4.1 · entropy 1.20 · grad 2.3"
-        " · 12.3 s (generate 5.1, update 6.8)"
-    )
-
-
-def test_what_was_not_measured_is_left_out_of_the_line():
-    assert step_line(1, 2, {"reward/mean": None, "policy/loss": math.nan}) == "step 1/2"
-
-
-def test_piped_steps_are_plain_lines_without_a_bar():
-    pipe = io.StringIO()
-    with StepLine(2, to=make_console(pipe)) as line:
-        line.activity("generating")
-        line.update(1, 2, {"reward/mean": 0.1})
-        line.update(2, 2, {"reward/mean": 0.2})
-    assert pipe.getvalue() == "step 1/2 · reward 0.10\nstep 2/2 · reward 0.20\n"
-
-
-def test_a_terminal_gets_a_bar_that_starts_where_a_resumed_run_stands():
-    to = terminal()
-    with StepLine(20, done=3, to=to) as line:
-        line.activity("generating")
-        line.update(4, 20, {"reward/mean": 0.1})
-        assert line.bar.tasks[0].completed == 4
-    shown = written(to)
-    assert "3/20" in shown and "generating" in shown and "step 4/20 · reward 0.10" in shown
-
-
-def test_the_bar_says_when_the_steps_begin_and_how_many_there_are():
-    to = terminal()
-    with StepLine(1, to=to) as line:
-        line.begin(6, 12)
-        (task,) = line.bar.tasks
-        assert (task.description, task.completed, task.total) == ("training", 6, 12)
-
-
-def test_lines_between_logging_steps_are_skipped_but_never_the_last_one():
-    pipe = io.StringIO()
-    with StepLine(5, every=2, to=make_console(pipe)) as line:
-        for step in range(1, 6):
-            line.update(step, 5, {})
-    assert pipe.getvalue().split() == ["step", "2/5", "step", "4/5", "step", "5/5"]
+COLUMNS = [Column("prompt", wide=True), Column("completion", wide=True), Column("score", right=True)]
+ROWS = [["What is 3+4?", "word " * 100, 1.0], ["line\nbreak", "\x1b[31mred\x07", None]]
 
 
 def test_a_long_message_stays_one_line_when_piped(capsys):
@@ -100,14 +38,56 @@ def test_no_color_is_respected():
     assert shown.stdout == "True\n"
 
 
-def test_a_result_table_goes_to_stdout_with_numbers_aligned(capsys):
-    table("Accuracy", ["data set", "before", "after"], [["arithmetic", 0.1, 0.85], ["gsm8k", None, math.nan]])
+def test_a_table_of_results_goes_to_stdout(capsys):
+    table([Column("data set"), Column("before", right=True)], [["arithmetic", 0.1], ["gsm8k", None]], title="Accuracy")
     out, err = capsys.readouterr()
     assert err == ""
     assert [line.split() for line in out.splitlines()] == [
-        ["Accuracy"],
-        ["data", "set", "before", "after"],
-        ["arithmetic", "0.100", "0.850"],
-        ["gsm8k", "-", "-"],
-    ]
-    assert len({len(line.rstrip()) for line in out.splitlines()[1:]}) == 1, "the last column ends at the same place"
+        ["Accuracy"], ["data", "set", "before"], ["arithmetic", "0.1"], ["gsm8k", "-"],
+    ]  # fmt: skip
+    assert len({len(line) for line in out.splitlines()[1:]}) == 1, "the last column ends at the same place"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (math.nan, "-"),
+        (0.123456, "0.1235"),
+        (1.0, "1"),
+        (True, "True"),
+        (12, "12"),
+        ("a\r\nb\tc", "a\\nb c"),
+        ("\x1b[2Jx\u202ey", "\ufffd[2Jx\ufffdy"),
+        ("x" * 5000, "x" * 1000),
+    ],
+)
+def test_a_cell_is_one_line_that_cannot_move_the_cursor(value, text):
+    assert one_line(value) == text
+
+
+def test_a_pipe_gets_aligned_lines_of_bounded_width():
+    out = io.StringIO()
+    table(COLUMNS, ROWS, title="title", file=out)
+    assert out.getvalue() == (
+        "title\n"
+        f"{'prompt':<12}  {'completion':<60}  score\n"
+        f"{'What is 3+4?':<12}  {('word ' * 100)[:57]}...      1\n"
+        f"{'line' + chr(92) + 'nbreak':<12}  {chr(0xFFFD) + '[31mred' + chr(0xFFFD):<60}      -\n"
+    )
+
+
+@pytest.mark.parametrize("width", [40, 100, 200])
+def test_a_terminal_gets_a_table_that_is_no_wider(monkeypatch, width):
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=width, no_color=True, highlight=False, markup=False)
+    monkeypatch.setattr(console, "make_console", lambda file: terminal)
+    table(COLUMNS, ROWS, title="title", file=out)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+    assert max(len(line) for line in lines) == width
+    assert sum("wor" in line for line in lines) == 1, "a cell is cut, not folded"
+    assert any("score" in line for line in lines)
+
+
+def test_a_duration_is_short():
+    assert [seconds(x) for x in (0.0004, 0.012, 0.5, 3.14)] == ["0.4 ms", "12 ms", "500 ms", "3.1 s"]

@@ -1,4 +1,4 @@
-"""The one rich console (stderr), the step line, progress and result tables.
+"""The one rich console (stderr), tables of results, and bars for what takes a while.
 
 Progress, notes and errors go to stderr, results to stdout. On a terminal there is colour and a bar with the time that
 is left; piped, quiet lines without either. `NO_COLOR` is respected (by rich).
@@ -6,20 +6,22 @@ is left; piped, quiet lines without either. `NO_COLOR` is respected (by rich).
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.text import Text
 
-Metrics = Mapping[str, float | None]
-
 _PIPED_WIDTH = 10_000
 """A pipe has no width: lines are never wrapped there, so that grep finds whole messages."""
+PIPED = 60
+"""Characters of a wide cell where there is no terminal to cut it to."""
+LONGEST = 1000
+"""Characters of a cell that are looked at, whatever the terminal's width."""
 
 
 def make_console(file: IO[str] | None = None) -> Console:
@@ -88,11 +90,6 @@ def note(message: str) -> None:
     console().print(Text(message))
 
 
-def warn(message: str) -> None:
-    """A line that starts with a yellow `warning:`."""
-    console().print(Text.assemble(("warning: ", "bold yellow"), message))
-
-
 def error(message: str, *, hint: str = "") -> None:
     """A line that starts with a red `error:`, and what to type next on a `hint:` line."""
     console().print(Text.assemble(("error: ", "bold red"), message))
@@ -107,156 +104,105 @@ def traceback() -> None:
     console().print(Text(tb.format_exc().rstrip()))
 
 
-# -- the step line ---------------------------------------------------------------------------------------------------
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def step_line(step: int, total: int, metrics: Metrics) -> str:
-    """One step as one line; what was not measured is left out.
+@dataclass(frozen=True)
+class Column:
+    """A column: `wide` ones share what the others leave of the terminal and are cut to it."""
 
-    >>> step_line(3, 20, {"reward/mean": 0.58, "reward/std": 0.31, "time/step": 12.3, "time/update": 6.8})
-    'step 3/20 · reward 0.58 ±0.31 · 12.3 s (update 6.8)'
-    """
-    parts = [f"step {step}/{total}"]
-    if (reward := _number(metrics, "reward/mean")) is not None:
-        std = _number(metrics, "reward/std")
-        parts.append(f"reward {reward:.2f}" + ("" if std is None else f" ±{std:.2f}"))
-    for label, key, digits in _LINE:
-        if (value := _number(metrics, key)) is not None:
-            parts.append(f"{label} {value:{digits}}")
-    if (seconds := _number(metrics, "time/step")) is not None:
-        parts.append(f"{seconds:.1f} s{_phases(metrics)}")
-    return " · ".join([*parts, *bottleneck(metrics)])
+    name: str
+    wide: bool = False
+    right: bool = False
 
 
-BALANCED = 0.1
-"""Share of a step that either side may stand still without being called slow."""
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Any]], *, title: str = "", file: IO[str] | None = None
+) -> None:
+    """Print a table on stdout: cut to the terminal, plain when piped. Line breaks in cells become `\\n`; numbers are short, None is a dash."""
+    cells = [[one_line(value) for value in row] for row in rows]
+    out = make_console(file or sys.stdout)
+    if out.is_terminal:
+        _terminal(out, columns, cells, title)
+    else:
+        _plain(out.file, columns, cells, title)
 
 
-def bottleneck(metrics: Metrics) -> list[str]:
-    """Which side is the slow one, in words, where servers generate beside the trainer; else nothing.
-
-    >>> bottleneck({"time/step": 60.0, "time/wait_for_rollouts": 20.0, "time/samplers_idle": 0.0})
-    ['bottleneck: generation (trainer waited 20.0 s)']
-    """
-    keys = ("time/step", "time/wait_for_rollouts", "time/samplers_idle")
-    step, waited, idle = (_number(metrics, key) for key in keys)
-    if step is None or waited is None or idle is None:
-        return []
-    if max(waited, idle) <= BALANCED * step:
-        return ["balanced"]
-    if waited > idle:
-        return [f"bottleneck: generation (trainer waited {waited:.1f} s)"]
-    return [f"bottleneck: training (servers idle {idle:.1f} s)"]
+def one_line(value: Any) -> str:
+    """A value as the text of a cell, without anything that moves the cursor."""
+    if value is None or value != value:  # NaN
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, float):
+        text = str(value)[:LONGEST].replace("\r\n", "\n").replace("\n", "\\n").replace("\t", " ")
+        return "".join(character if character.isprintable() else "\ufffd" for character in text)
+    return f"{value:.4g}"
 
 
-_LINE = (
-    ("loss", "policy/loss", ".3g"),
-    ("length", "completion/length_mean", ".1f"),
-    ("entropy", "policy/entropy", ".2f"),
-    ("grad", "policy/grad_norm", ".2g"),
-    ("kl", "policy/kl_ref", ".2g"),
-    ("staleness", "rollout/staleness_mean", ".1f"),
-)
-_PHASES = ("generate", "score", "assess", "update", "sync")
+def seconds(value: float) -> str:
+    """A duration for people: 0.4 ms, 12 ms, 3.1 s."""
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms" if value >= 0.01 else f"{1000 * value:.1f} ms"
 
 
-def _phases(metrics: Metrics) -> str:
-    shown = [(name, _number(metrics, f"time/{name}")) for name in _PHASES]
-    parts = [f"{name} {seconds:.1f}" for name, seconds in shown if seconds is not None and seconds >= 0.05]
-    return f" ({', '.join(parts)})" if parts else ""
-
-
-def _number(metrics: Metrics, key: str) -> float | None:
-    value = metrics.get(key)
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-class StepLine:
-    """The lines of a run, one a step, and on a terminal a bar below them with the time that is left.
-
-        with StepLine(total=20) as line:
-            line.activity("generating")
-            line.update(1, 20, metrics)
-
-    Args:
-        total: steps of the whole run; `done` of them were finished before (a resumed run).
-        every: steps between lines; the bar moves each step.
-    """
-
-    def __init__(self, total: int, *, done: int = 0, every: int = 1, to: Console | None = None) -> None:
-        self.console = to or console()
-        self.every = every
-        self.bar: Any = None
-        self.task: Any = None
-        if self.console.is_terminal:
-            self.bar = _progress_bar(self.console)
-            self.task = self.bar.add_task("starting", total=total, completed=done)
-
-    def __enter__(self) -> StepLine:
-        if self.bar is not None:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def begin(self, done: int, total: int) -> None:
-        """The steps begin, after `done` of them: what was started and loaded before does not count for the time left."""
-        if self.bar is not None:
-            self.bar.reset(self.task, completed=done, total=total, description="training")
-
-    def activity(self, text: str) -> None:
-        """What is going on inside the step, beside the bar; nothing when piped."""
-        if self.bar is not None:
-            self.bar.update(self.task, description=text)
-
-    def update(self, step: int, total: int, metrics: Metrics) -> None:
-        """Report a finished step."""
-        if step % self.every == 0 or step == total:
-            self.console.print(Text(step_line(step, total, metrics)))
-        if self.bar is not None:
-            self.bar.update(self.task, completed=step, total=total)
-
-
-def _progress_bar(to: Console) -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=to,
-        transient=True,
-    )
-
-
-# -- results ---------------------------------------------------------------------------------------------------------
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, file: IO[str] | None = None) -> None:
-    """Print a result table on stdout. The first column is text, the others are numbers, aligned right.
-
-    Args:
-        rows: cells of any type; floats are shown with three decimals, None as a dash.
-    """
+def _terminal(out: Any, columns: Sequence[Column], cells: Sequence[Sequence[str]], title: str) -> None:
     from rich import box
     from rich.table import Table
 
-    out = make_console(file or sys.stdout)
     grid = Table(
-        title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD if out.is_terminal else None
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        expand=any(column.wide for column in columns),
     )
     for i, column in enumerate(columns):
-        grid.add_column(Text(column), justify="left" if i == 0 else "right", overflow="fold")
-    for row in rows:
-        grid.add_row(*[Text(_cell(value)) for value in row])
+        longest = max([len(column.name), *(len(row[i]) for row in cells)])
+        grid.add_column(
+            Text(column.name),
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if column.wide else None,
+            min_width=None if column.wide else min(longest, 24),
+        )
+    for row in cells:
+        grid.add_row(*[Text(cell) for cell in row])
+    out.soft_wrap = False
     out.print(grid)
 
 
-def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+def _plain(out: IO[str], columns: Sequence[Column], cells: Sequence[Sequence[str]], title: str) -> None:
+    heads = [column.name for column in columns]
+    cut = [[_cut(cell) if column.wide else cell for column, cell in zip(columns, row)] for row in cells]
+    widths = [max(len(row[i]) for row in [heads, *cut]) for i in range(len(columns))]
+    if title:
+        out.write(f"{title}\n")
+    for row in [heads, *cut]:
+        aligned = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for column, cell, width in zip(columns, row, widths)
+        ]
+        out.write("  ".join(aligned).rstrip() + "\n")
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= PIPED else cell[: PIPED - 3] + "..."
+
+
+# -- bars --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr while a block runs, on a terminal only; yields what moves it by one."""
+    to = console()
+    progress = progress_bar(to)
+    task = progress.add_task(what, total=total)
+    with progress if to.is_terminal else nullcontext():
+        yield lambda: progress.advance(task)
+
+
+def progress_bar(to: Console, *columns: Any) -> Any:
+    """A rich bar, with these columns at its end; nothing of it is shown before it is started."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    description = TextColumn("{task.description}", markup=False)
+    return Progress(description, BarColumn(), MofNCompleteColumn(), *columns, console=to, transient=True)

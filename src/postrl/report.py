@@ -10,7 +10,6 @@ from typing import Any
 
 from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
 from postrl.callbacks import Callbacks
-from postrl.console import StepLine
 from postrl.errors import PostrlError
 from postrl.learning.memory import peak_memory_gb
 from postrl.learning.optimizing import MAX_NONFINITE, UpdateReport
@@ -18,6 +17,7 @@ from postrl.learning.sharding import Ranks
 from postrl.rollout.store import write_rollouts
 from postrl.run.alarms import Alarms
 from postrl.run.metrics import rollout_summary
+from postrl.run.step_line import StepLine
 from postrl.session import Session
 from postrl.types import Batch, Group, Rollout
 
@@ -39,7 +39,7 @@ class Reporter:
         if not s.ranks.is_main:
             yield
             return
-        with StepLine(s.total_steps, done=s.first_step - 1, every=s.config.logging_steps) as self._line:
+        with StepLine(every=s.config.logging_steps) as self._line:
             self._line.begin(s.first_step - 1, s.total_steps)
             yield
         self._line = None

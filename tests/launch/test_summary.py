@@ -7,7 +7,7 @@ import json
 import pytest
 
 from postrl.config import GRPOConfig
-from postrl.launch.summary import next_calls, next_commands, summary_rows
+from postrl.launch.summary import next_calls, next_commands, show_summary, summary_rows
 from postrl.launch.vllm import vllm_distribution
 from postrl.run.folder import RunFolder
 
@@ -94,6 +94,15 @@ def test_evaluation_with_a_built_in_grader_is_an_accuracy():
 def test_evaluation_with_a_reward_of_the_users_is_a_reward():
     rows = [{"step": 1, "reward/mean": 3.0, "reward/brevity/mean": 3.0, "eval/mine/reward": 3.5}]
     assert summary_rows(rows)[0] == ("reward on mine (evaluation)", None, 3.5)
+
+
+def test_rewards_are_shown_with_three_decimals_and_a_dash_for_what_was_not_measured(tmp_path, capsys):
+    folder = RunFolder(tmp_path)
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in [*STEPS, {"step": 6, "eval/mine/reward": 0.5}]))
+    show_summary(GRPOConfig(model="org/tiny"), folder, next_commands)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [["org/tiny", "after", "0", "steps"], ["before", "after"]]
+    assert lines[2][-2:] == ["-", "0.500"] and lines[3][-2:] == ["0.100", "0.400"]
 
 
 # -- a script ----------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def run(config: GRPOConfig, simulate: bool, *, gpus: int | None, from_run: str |
 
 def _simulate(config: GRPOConfig, gpus: int | None, from_run: str | None, steps: int | None) -> int:
     from postrl.cli import simulated
-    from postrl.cli.tables import bar
+    from postrl.console import bar
     from postrl.simulation.assumptions import model_size
     from postrl.simulation.calibrate import assume, split_of
     from postrl.simulation.splits import best, compare, divisions, staleness_of

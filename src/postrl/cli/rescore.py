@@ -58,7 +58,7 @@ def rescore(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    from postrl.cli.tables import bar
+    from postrl.console import bar
     from postrl.rewards.runner import RewardRunner
     from postrl.scoring.rescore import Comparison, steps_of
     from postrl.scoring.rescore import rescore as rescore_steps
@@ -175,14 +175,14 @@ def _show(comparison: Comparison, result: dict[str, Any]) -> None:
 
 
 def _show_means(comparison: Comparison) -> None:
-    from postrl.cli.tables import Column, show
+    from postrl.console import Column, table
 
     rows = []
     for name in dict.fromkeys([*comparison.before, *comparison.after]):
         old, new = (side.get(name) for side in (comparison.before, comparison.after))
         rows.append([name, *(cell for tally in (old, new) for cell in _mean(tally))])
     columns = [Column("mean"), Column("before", right=True), Column("scored", right=True)]
-    show([*columns, Column("after", right=True), Column("scored", right=True)], rows)
+    table([*columns, Column("after", right=True), Column("scored", right=True)], rows)
     typer.echo()
 
 
@@ -191,18 +191,18 @@ def _mean(tally: Any) -> list[Any]:
 
 
 def _show_statuses(comparison: Comparison) -> None:
-    from postrl.cli.tables import Column, show
+    from postrl.console import Column, table
 
     rows = []
     for name in dict.fromkeys([*comparison.before, *comparison.after]):
         old, new = (side[name].statuses if name in side else {} for side in (comparison.before, comparison.after))
         rows += [[name, status, old.get(status, 0), new.get(status, 0)] for status in sorted({*old, *new})]
-    show([Column("reward"), Column("status"), Column("before", right=True), Column("after", right=True)], rows)
+    table([Column("reward"), Column("status"), Column("before", right=True), Column("after", right=True)], rows)
     typer.echo()
 
 
 def _show_examples(comparison: Comparison) -> None:
-    from postrl.cli.tables import Column, show
+    from postrl.console import Column, table
 
     if not comparison.examples:
         return
@@ -212,7 +212,7 @@ def _show_examples(comparison: Comparison) -> None:
         [c.step, c.prompt, c.completion, c.before, c.after, _statuses(c.status_before, c.status_after)]
         for c in comparison.examples
     ]
-    show(columns, rows, title="largest changes")
+    table(columns, rows, title="largest changes")
     typer.echo()
 
 

@@ -62,8 +62,8 @@ def run(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    from postrl.cli.tables import bar
     from postrl.config import GRPOConfig
+    from postrl.console import bar
     from postrl.rewards.runner import RewardRunner
     from postrl.scoring.audit import AS_EXPECTED, without_dangerous
     from postrl.scoring.audit import audit as run_audit
@@ -109,7 +109,7 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 
 
 def _show_findings(findings: Sequence[Finding], report: dict[str, Any]) -> None:
-    from postrl.cli.tables import Column, show
+    from postrl.console import Column, table
     from postrl.scoring.audit import AS_EXPECTED, PROBLEMS
 
     columns = [Column("kind"), Column("id"), Column("score", right=True), Column("status")]
@@ -118,7 +118,7 @@ def _show_findings(findings: Sequence[Finding], report: dict[str, Any]) -> None:
     for verdict, meaning in PROBLEMS.items():
         found = sorted((f for f in findings if f.verdict == verdict), key=lambda f: (f.case.kind, f.case.id))
         if found:
-            show(columns, [_cells(f) for f in found], title=f"{verdict} ({len(found)}): {meaning}")
+            table(columns, [_cells(f) for f in found], title=f"{verdict} ({len(found)}): {meaning}")
             typer.echo()
     left_out = f"; {report['left_out']} dangerous ones left out" if report["left_out"] else ""
     typer.echo(f"{report['reward']}: {counts[AS_EXPECTED]} of {report['tried']} cases as expected{left_out}")

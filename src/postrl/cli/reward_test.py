@@ -167,7 +167,7 @@ def _local_model(settings: GRPOConfig) -> tuple[GRPOConfig, str]:
 
 def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[Trial], *, as_json: bool) -> int:
     """Score, show, and return how many scores failed."""
-    from postrl.cli.tables import bar
+    from postrl.console import bar
     from postrl.rewards.runner import RewardRunner
     from postrl.scoring.tryout import score_all
 
@@ -207,10 +207,10 @@ def _rows(trial: Trial) -> list[dict[str, Any]]:
 
 
 def _show_scores(rows: Sequence[dict[str, Any]], *, several: bool) -> None:
-    from postrl.cli.tables import Column, seconds, show
+    from postrl.console import Column, seconds, table
 
     columns = [Column("prompt", wide=True), Column("completion", wide=True), Column("from")]
     columns += [Column("reward")] if several else []
     columns += [Column("score", right=True), Column("time", right=True), Column("status")]
     keys = ["prompt", "completion", "from", *(["reward"] if several else []), "score", "time", "status"]
-    show(columns, [[{**row, "time": seconds(row["seconds"])}[key] for key in keys] for row in rows])
+    table(columns, [[{**row, "time": seconds(row["seconds"])}[key] for key in keys] for row in rows])

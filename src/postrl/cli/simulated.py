@@ -10,8 +10,8 @@ from typing import Any
 
 from postrl.algorithms.refused import flag
 from postrl.cli.options import default_of
-from postrl.cli.tables import Column, show
 from postrl.config import GRPOConfig
+from postrl.console import Column, table
 from postrl.simulation.assumptions import ASSUMPTIONS, GUESS, Assumptions
 from postrl.simulation.loop import Report
 
@@ -41,7 +41,7 @@ def show_assumptions(assumed: Assumptions) -> None:
         for name in ASSUMPTIONS
         if not _replaced(assumed, name)
     ]
-    show([Column("assumed"), Column("value", right=True), Column("from", wide=True)], rows)
+    table([Column("assumed"), Column("value", right=True), Column("from", wide=True)], rows)
     sys.stdout.write("\n")
 
 
@@ -75,7 +75,7 @@ def show_report(report: Report) -> None:
         ("completions dropped", f"{report.dropped_stale} too old, {report.dropped_error} failed"),
         ("bottleneck", report.bottleneck()),
     ]
-    show([Column(name), Column("")], rows)
+    table([Column(name), Column("")], rows)
 
 
 def show_comparison(reports: Sequence[Report], *, weights: float | None = None) -> None:
@@ -83,7 +83,7 @@ def show_comparison(reports: Sequence[Report], *, weights: float | None = None) 
     rows = [_cells(report, weights) for report in reports]
     names = [name for name in rows[0] if name not in SOMETIMES or any(row[name] != "0" for row in rows)]
     last = names[-1]
-    show(
+    table(
         [Column(name, right=name != last, wide=name == last) for name in names],
         [[row[name] for name in names] for row in rows],
     )

@@ -12,7 +12,7 @@ import time
 
 from postrl.config import GRPOConfig
 from postrl.config.engines import servers_of
-from postrl.console import StepLine, note
+from postrl.console import note
 from postrl.errors import PostrlError
 from postrl.host.limits import settle
 from postrl.host.stopping import STOP_SIGNALS, GracefulStop, by_signal, came_of_the_stop, without_the_step
@@ -29,6 +29,7 @@ from postrl.launch.process import ChildProcess, Supervisor
 from postrl.launch.siblings import Siblings, placement_of, siblings, with_engine
 from postrl.launch.summary import next_commands, resume_advice, resume_command, show_summary
 from postrl.run.folder import RunFolder, step_of, with_run_folder
+from postrl.run.step_line import StepLine
 
 POLL = 0.2
 SAVE_TIMEOUT = 300.0
@@ -113,7 +114,7 @@ class Watch:
 
     def until_done(self, trainer: ChildProcess, children: Supervisor, around: Siblings) -> None:
         """Returns when the trainer has ended well; raises what anyone died of."""
-        with StepLine(total=max(1, self.config.max_steps), every=self.config.logging_steps) as line:
+        with StepLine(every=self.config.logging_steps) as line:
             while trainer.poll() is None:
                 self.show(line)
                 try:

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 
 from postrl.config import GRPOConfig
 from postrl.config.engines import engine_of
-from postrl.console import Enduring, table
+from postrl.console import Column, Enduring, table
 from postrl.launch.adapters import VLLM_LORA_RANK, max_lora_rank, unfit
 from postrl.launch.vllm import vllm_distribution
 from postrl.models.adapter import adapter_named
@@ -39,7 +39,9 @@ def show_summary(
     out = cast(IO[str], Enduring(file or sys.stdout))
     step, total = folder.progress() or (0, 0)
     rows = read_metrics(folder.metrics)
-    table(f"{_model_name(config.model)} after {step} steps", ["", "before", "after"], summary_rows(rows), file=out)
+    columns = [Column(""), Column("before", right=True), Column("after", right=True)]
+    shown = [[f"{cell:.3f}" if isinstance(cell, float) else cell for cell in row] for row in summary_rows(rows)]
+    table(columns, shown, title=f"{_model_name(config.model)} after {step} steps", file=out)
     if nothing := verdict(config, rows):
         out.write(f"{nothing}\n")
     out.write(f"run folder: {folder.path}\n")

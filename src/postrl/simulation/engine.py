@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from postrl.config import GRPOConfig
-from postrl.console import StepLine, note
+from postrl.console import note
 from postrl.launch.owner import run_folder_of
 from postrl.run.folder import RunFolder, with_run_folder
 from postrl.run.metrics import MetricsWriter
+from postrl.run.step_line import StepLine
 from postrl.simulation.assumptions import Assumptions
 from postrl.simulation.calibrate import assume, split_of
 from postrl.simulation.loop import Metrics, Report, Split, simulate
@@ -48,7 +49,7 @@ def _run_steps(simulation: Simulation, folder: RunFolder) -> Report:
         f"simulating {split.servers} server(s) and {split.ranks} trainer rank(s): no model, no data, simulated seconds"
     )
     writer, total = MetricsWriter(folder.metrics), config.max_steps
-    with StepLine(total, every=config.logging_steps) as line:
+    with StepLine(every=config.logging_steps) as line:
         line.begin(0, total)
 
         def on_step(step: int, metrics: Metrics) -> None:
