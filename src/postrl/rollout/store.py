@@ -8,13 +8,13 @@ prompt's greedy completion, where the algorithm has one, is a row with sample_in
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError, UsageError
+from postrl.host.whole import whole_file
 from postrl.types import GREEDY, Group, Rollout
 
 GROUP = {"messages": "text", "prompt": "text", "group_id": "id", "dataset_columns": "text", "rewards": "names"}
@@ -54,7 +54,7 @@ def schema(names: Sequence[str], extra: Sequence[str] = ()) -> Any:
 
 
 def write_rollouts(folder: Path, step: int, split: str, groups: Sequence[Group]) -> Path:
-    """Write the groups of one step beside their place and rename; `split` is "train" or "eval"."""
+    """Write the groups of one step; `split` is "train" or "eval"."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -64,9 +64,8 @@ def write_rollouts(folder: Path, step: int, split: str, groups: Sequence[Group])
     rows = [_row(step, split, group, rollout, names) for group, rollout in completions]
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / (f"step_{step:06d}.parquet" if split == "train" else f"{split}_{step:06d}.parquet")
-    temporary = target.with_suffix(".writing")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema(names, extra)), temporary)
-    os.replace(temporary, target)
+    with whole_file(target) as part:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema(names, extra)), part)
     return target
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.config.paths import same
 from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire, origin_of
+from postrl.host.whole import write_whole
 from postrl.rows.recipes import dataset_names
 
 MAY_CHANGE_ON_RESUME = frozenset(f.name for f in fields(GRPOConfig) if f.metadata["resumable"])
@@ -246,9 +247,7 @@ class RunFolder:
 
     def save_progress(self, step: int, total_steps: int) -> None:
         """Step `step` of `total_steps` is finished; 0 when training begins."""
-        temporary = self._progress.with_suffix(".writing")
-        temporary.write_text(json.dumps([step, total_steps]), encoding="utf-8")
-        os.replace(temporary, self._progress)
+        write_whole(self._progress, json.dumps([step, total_steps]))
 
     def progress(self) -> tuple[int, int] | None:
         """(steps finished, steps of the run); None until training has begun."""
@@ -263,9 +262,7 @@ class RunFolder:
     def save_error(self, child: str, error: dict[str, Any]) -> None:
         """What a child, or one of its ranks, failed with, for the launcher to show."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        temporary = self.logs / f".{child}.error.{os.getpid()}"
-        temporary.write_text(json.dumps(error), encoding="utf-8")
-        os.replace(temporary, self.logs / f"{child}.{time.time_ns()}-{os.getpid()}.error.json")
+        write_whole(self.logs / f"{child}.{time.time_ns()}-{os.getpid()}.error.json", json.dumps(error))
 
     @contextmanager
     def reporting_errors(self, child: str) -> Iterator[None]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError
+from postrl.host.whole import write_whole
 from postrl.types import Rollout
 
 METRICS: dict[str, str] = {
@@ -173,9 +174,7 @@ class MetricsWriter:
             return 0
         lines = self.path.read_text(encoding="utf-8").splitlines()
         kept = [row for row in map(_parse, lines) if row is not None and row["step"] <= step]
-        part = self.path.with_name(self.path.name + ".part")
-        part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        os.replace(part, self.path)
+        write_whole(self.path, "".join(json.dumps(row) + "\n" for row in kept))
         return len(lines) - len(kept)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from postrl.errors import PostrlError, UsageError
 from postrl.host.python import child_environment
+from postrl.host.whole import write_whole
 
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow"}
 """What `report_to` takes -> the package it needs. Each is an adapter of accelerate's."""
@@ -205,9 +206,7 @@ class _Ids:
         except (OSError, ValueError):
             ids = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_name(f"{self.path.name}.part")
-        part.write_text(json.dumps({**ids, name: value}), encoding="utf-8")
-        os.replace(part, self.path)
+        write_whole(self.path, json.dumps({**ids, name: value}))
 
 
 # -- opening: (project, run name, folder, ids) -> the tracker, and where to look ----------------------------------------

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
+from postrl.host.whole import whole_file
 from postrl.rewards.builtin import BUILTINS
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.runner import RewardRunner
@@ -380,22 +380,19 @@ def write_rescored(target: Path, scored: Iterator[tuple[Path, list[Group]]], nam
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    temporary = target.with_name(f".{target.name}.writing")
     writer, rows = None, 0
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        for file, groups in scored:
-            table = _with_rewards(pq.read_table(file), groups, names)
-            writer = writer or pq.ParquetWriter(temporary, table.schema)
-            writer.write_table(table)
-            rows += table.num_rows
-        if writer is not None:
-            writer.close()
-            os.replace(temporary, target)
+        with whole_file(target) as part:
+            for file, groups in scored:
+                table = _with_rewards(pq.read_table(file), groups, names)
+                writer = writer or pq.ParquetWriter(part, table.schema)
+                writer.write_table(table)
+                rows += table.num_rows
+            if writer is not None:
+                writer.close()
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"cannot write {target}: {error}", hint="choose another file with --output") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return rows
 
 

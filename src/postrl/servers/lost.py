@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from postrl.errors import ServerError
+from postrl.host.whole import write_whole
 from postrl.run.connections import Connections
 from postrl.servers.client import VLLMServer
 
@@ -52,9 +53,7 @@ def give_up(folder: str | Path, url: str, reason: str) -> None:
     """Tell everyone that a server is not waited for any more, and why."""
     path = server_file(folder, url, "lost")
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".lost.tmp")
-    part.write_text(reason or "given up", encoding="utf-8", errors="backslashreplace")
-    part.replace(path)
+    write_whole(path, reason or "given up")
 
 
 def forget_lost(folder: str | Path) -> None:

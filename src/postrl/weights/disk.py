@@ -15,8 +15,8 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, ServerError, WaitTimeout
+from postrl.host.whole import whole_file, write_whole
 from postrl.servers.client import VLLMServer
 from postrl.servers.lost import server_file
 from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each, swap_weights
@@ -101,14 +102,11 @@ class DiskTransport:
         """A new file in `folder`, there under its name only when it is complete."""
         from safetensors.torch import save_file
 
-        handle, name = tempfile.mkstemp(prefix=f"{PREFIX}{version:06d}-", suffix=".tmp", dir=folder)
-        os.close(handle)
-        part, path = Path(name), Path(name).with_suffix(".safetensors")
+        path = folder / f"{PREFIX}{version:06d}-{secrets.token_hex(4)}.safetensors"
         try:
-            save_file(weights, part)
-            part.rename(path)
+            with whole_file(path) as part:
+                save_file(weights, part)
         except Exception as error:
-            part.unlink(missing_ok=True)
             raise ServerError(
                 f"the weights of version {version} cannot be written to {folder}: {error}",
                 hint="free some space, or move the run with --output-dir",
@@ -176,9 +174,7 @@ def roomy_folder(folder: Path, nbytes: int) -> Path:
 
 def write_pointer(folder: Path, latest: dict[str, Any]) -> None:
     """What a restarted server is brought to: the version, and the file or the adapters that hold it."""
-    part = folder / f"{POINTER}.tmp"
-    part.write_text(json.dumps(latest), encoding="utf-8")
-    part.replace(folder / POINTER)
+    write_whole(folder / POINTER, json.dumps(latest))
 
 
 def allowed_folders(folder: str | Path) -> str:
