@@ -6,14 +6,8 @@ import pytest
 import torch
 
 from helpers import tiny_model
-from postrl.learning.attention import (
-    NAME,
-    REPEATED,
-    grouped_attention,
-    repeated_attention,
-    use_fitting_attention,
-    use_on_cpu,
-)
+from postrl.learning.attention import REPEATED, repeated_attention
+from postrl.learning.on_cpu import GROUPED, grouped_attention, passes_on, use_grouped
 
 
 class Module(torch.nn.Module):
@@ -83,7 +77,7 @@ def test_in_float32_on_a_gpu_torch_is_given_keys_that_are_not_shared(monkeypatch
     ids = torch.arange(10)[None]
     with torch.no_grad():
         expected = model(ids).logits
-        use_fitting_attention(model, torch.device("cuda"), torch.float32)
+        passes_on(torch.device("cuda"), torch.float32).fit(model)
         found = model(ids).logits
     torch.testing.assert_close(found, expected)
     assert shared == [True] * 2 + [False] * 2
@@ -91,18 +85,18 @@ def test_in_float32_on_a_gpu_torch_is_given_keys_that_are_not_shared(monkeypatch
 
 @pytest.mark.parametrize(
     ("device", "dtype", "name"),
-    [("cpu", torch.bfloat16, NAME), ("cuda", torch.float32, REPEATED), ("cuda", torch.bfloat16, "sdpa")],
+    [("cpu", torch.bfloat16, GROUPED), ("cuda", torch.float32, REPEATED), ("cuda", torch.bfloat16, "sdpa")],
 )
 def test_each_device_gets_what_fits_it(device, dtype, name):
     model = tiny_model()
-    use_fitting_attention(model, torch.device(device), dtype)
+    passes_on(torch.device(device), dtype).fit(model)
     assert model.config._attn_implementation == name
 
 
 def test_a_model_gives_the_same_logits_with_it():
     plain, switched = tiny_model(), tiny_model()
-    use_on_cpu(switched)
-    assert switched.config._attn_implementation == NAME
+    use_grouped(switched)
+    assert switched.config._attn_implementation == GROUPED
     ids = torch.tensor([[0, 0, 5, 6, 7], [8, 9, 10, 11, 12]])
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     with torch.no_grad():
@@ -114,5 +108,5 @@ def test_a_model_gives_the_same_logits_with_it():
 def test_a_model_with_another_attention_keeps_it():
     model = tiny_model()
     model.set_attn_implementation("eager")
-    use_on_cpu(model)
+    use_grouped(model)
     assert model.config._attn_implementation == "eager"

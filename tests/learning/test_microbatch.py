@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postrl.learning.microbatch import plan, split
+from postrl.learning.on_cpu import shared_packing
 
 batches = st.lists(st.tuples(st.integers(1, 300), st.integers(0, 5)), max_size=40)
 """(length, group id) of each row."""
@@ -86,8 +87,9 @@ def test_an_empty_batch_has_an_empty_pass_for_every_rank():
 @given(batches, st.integers(1, 4), st.integers(1, 3), st.sets(st.integers(0, 39)), st.booleans())
 def test_rows_to_skip_are_left_out_and_every_rank_still_runs_a_pass(rows, minibatches, ranks, skip, share):
     lengths, groups = [n for n, _ in rows], [g for _, g in rows]
-    prompts = [min(lengths) for _ in rows] if share else None
-    cut = plan(lengths, minibatches=minibatches, ranks=ranks, max_tokens=300, groups=groups, prompts=prompts, skip=skip)
+    prompt = min(lengths, default=0)
+    packing = shared_packing([prompt] * len(rows), [n - prompt for n in lengths], groups) if share else None
+    cut = plan(lengths, minibatches=minibatches, ranks=ranks, max_tokens=300, groups=groups, packing=packing, skip=skip)
     found = [row for minibatch in cut for rank in minibatch for micro in rank for row in micro]
     assert sorted(found) == [row for row in range(len(rows)) if row not in skip]
     for minibatch, whole in zip(cut, split(groups, minibatches), strict=True):
@@ -98,9 +100,10 @@ def test_rows_to_skip_are_left_out_and_every_rank_still_runs_a_pass(rows, miniba
 
 def test_a_shared_prompt_counts_once():
     # two groups with a prompt of 10 tokens: a pass holds 10 + 2 x 5 = 20 tokens of one, and 2 x 10 + 4 x 5 = 40 of both
-    lengths, groups, prompts = [15, 15, 14, 15], [0, 1, 0, 1], [10] * 4
+    lengths, groups = [15, 15, 14, 15], [0, 1, 0, 1]
+    packing = shared_packing([10] * 4, [n - 10 for n in lengths], groups)
     common = {"minibatches": 1, "ranks": 1, "groups": groups}
-    assert plan(lengths, max_tokens=40, prompts=prompts, **common) == [[[[0, 2, 1, 3]]]]
-    assert plan(lengths, max_tokens=39, prompts=prompts, **common) == [[[[0, 2, 1], [3]]]]
-    assert plan(lengths, max_tokens=20, prompts=prompts, **common) == [[[[0, 2], [1, 3]]]]
+    assert plan(lengths, max_tokens=40, packing=packing, **common) == [[[[0, 2, 1, 3]]]]
+    assert plan(lengths, max_tokens=39, packing=packing, **common) == [[[[0, 2, 1], [3]]]]
+    assert plan(lengths, max_tokens=20, packing=packing, **common) == [[[[0, 2], [1, 3]]]]
     assert plan(lengths, max_tokens=40, **common) == [[[[0, 1], [3, 2]]]]

@@ -8,8 +8,9 @@ import torch
 from helpers import tiny_model, tiny_tokenizer
 from postrl.config import GRPOConfig
 from postrl.errors import PostrlError
-from postrl.learning.collate import collate, collate_shared, scatter
+from postrl.learning.collate import collate, scatter
 from postrl.learning.loading import with_lora
+from postrl.learning.on_cpu import can_share_prompts, collate_shared
 from postrl.learning.policy import Policy
 from postrl.types import Rollout
 
@@ -113,7 +114,7 @@ SHARING = [rollout([5, 6, 7, 8], [9, 10, 11]), rollout([5, 6, 7, 8], [12]), *ROL
 
 
 def shared_logps_of(policy: Policy, rollouts: list[Rollout], mask: torch.Tensor) -> torch.Tensor:
-    ids, select, targets, place, prefix = collate_shared(rollouts, mask, CPU)
+    ids, select, targets, place, prefix = collate_shared(rollouts, mask)
     return scatter(policy(ids, select, targets, 1.0, prefix=prefix)[0], place)
 
 
@@ -138,7 +139,7 @@ def test_rows_that_continue_one_prompt_give_the_log_probs_and_gradients_of_rows_
 
 
 def test_the_prompt_of_a_group_is_read_once():
-    ids, _, _, _, prefix = collate_shared(SHARING, full_mask(SHARING), CPU)
+    ids, _, _, _, prefix = collate_shared(SHARING, full_mask(SHARING))
     assert prefix.ids_PL.tolist() == [[5, 6, 7], [0, 0, 0], [17, 0, 0]]  # without their last tokens
     assert prefix.lengths_P.tolist() == [3, 0, 1]
     assert prefix.owner_b.tolist() == [0, 0, 1, 2, 1]
@@ -156,13 +157,13 @@ def test_the_prompt_of_a_group_is_read_once():
     ],
 )
 def test_prompts_are_shared_where_that_changes_nothing(config_class, model_class, options, can):
-    assert Policy(tiny(config_class, model_class, **options)).can_share_prompts() is can
+    assert can_share_prompts(Policy(tiny(config_class, model_class, **options))) is can
 
 
 def test_prompts_are_not_shared_where_activations_are_computed_again():
     model = tiny_model()
     model.gradient_checkpointing_enable()
-    assert not Policy(model).can_share_prompts()
+    assert not can_share_prompts(Policy(model))
 
 
 # -- architectures that do something to their logits -------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """Rollouts as the tensors of a forward pass, and what comes out of it back in its places.
 
 Shapes: b rows of a micro-batch, L padded length of prompt and completion, N trainable tokens in the micro-batch,
-T longest completion, P prompts.
+T longest completion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,15 +16,12 @@ from torch import Tensor
 from postrl.types import Rollout
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """Prompts that are read once for all their completions. P prompts, padded on the right to L - 1 tokens."""
+class Prefix(Protocol):
+    """What the rows of a pass continue, where not each of them begins with its prompt: see `postrl.learning.on_cpu`."""
 
-    ids_PL: Tensor
-    """int64: the prompts without their last token."""
-    lengths_P: Tensor
-    owner_b: Tensor
-    """Which prompt each row continues."""
+    def continued(self, transformer: Any, input_ids: Tensor) -> Tensor:
+        """Final hidden states [b, L, D] of rows that go on with `input_ids`."""
+        ...
 
 
 def collate(
@@ -58,31 +56,6 @@ def collate(
     targets = input_ids.roll(-1, dims=1)[select]
     read = max(1, width - 1)  # nothing is predicted behind the last token
     return input_ids[:, :read].to(device), select[:, :read].to(device), targets.to(device), place.to(device)
-
-
-def collate_shared(
-    rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Prefix]:
-    """As `collate`, for rows of which several continue the same prompt: each prompt is read once.
-
-    A row's input is the prompt's last token and the completion without its last, so position t predicts token t.
-    """
-    prompts: dict[tuple[int, ...], int] = {}
-    owner = [prompts.setdefault(tuple(r.prompt_ids), len(prompts)) for r in rollouts]
-    lengths = [len(prompt) - 1 for prompt in prompts]
-    prefix_ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
-    for i, prompt in enumerate(prompts):
-        prefix_ids[i, : lengths[i]] = torch.tensor(prompt[:-1], dtype=torch.long)
-    width = max(len(r.completion_ids) for r in rollouts)
-    input_ids = torch.zeros(len(rollouts), width, dtype=torch.long)
-    following = torch.zeros(len(rollouts), width, dtype=torch.long)
-    for i, rollout in enumerate(rollouts):
-        n = len(rollout.completion_ids)
-        following[i, :n] = torch.tensor(rollout.completion_ids)
-        input_ids[i, :n] = torch.tensor([rollout.prompt_ids[-1], *rollout.completion_ids[:-1]])
-    place = mask_BT[:, :width].cpu()
-    prefix = Prefix(prefix_ids.to(device), torch.tensor(lengths, device=device), torch.tensor(owner, device=device))
-    return input_ids.to(device), place.to(device), following[place].to(device), place.to(device), prefix
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Critic(Optimizing[ValueModel]):
         return values_BT.scatter(-1, end_B1, 0.0)[:, :-1], values_BT.gather(-1, end_B1).squeeze(-1)
 
     def _outputs(self, rollouts: Sequence[Rollout], mask_BT: Tensor) -> tuple[Tensor]:
-        ids, select, _, place, prefix = self._inputs(rollouts, mask_BT)
+        ids, select, _, place, prefix = self.passes.inputs(rollouts, mask_BT)
         return (scatter(self.module(ids, select, prefix), place),)
 
     def save(self, folder: str | Path, tokenizer: Any) -> None:

@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from postrl.errors import PostrlError
-from postrl.learning.attention import use_fitting_attention
+from postrl.learning.body import evaluating
 from postrl.learning.collate import collate, scatter, support_of
 from postrl.learning.critic import Critic
 from postrl.learning.loading import make_savable
 from postrl.learning.merging import merged_weights
-from postrl.learning.optimizing import Optimizing, evaluating
+from postrl.learning.optimizing import Optimizing
 from postrl.learning.policy import Policy
 from postrl.learning.sharding import Ranks, saved_state, shard, whole
 from postrl.models.adapter import write_own_name
@@ -59,7 +59,7 @@ class Learner(Optimizing[Policy]):
         self.critic = critic
         self.reference: Policy | None = None
         if reference is not None:
-            use_fitting_attention(reference, ranks.device, getattr(torch, dtype))
+            self.passes.fit(reference)
             self.reference = Policy(reference).to(ranks.device).requires_grad_(False)
             shard(self.reference, ranks, getattr(torch, dtype))
             self.reference.eval()
@@ -122,7 +122,7 @@ class Learner(Optimizing[Policy]):
         self, rollouts: Sequence[Rollout], mask_BT: Tensor, policy: Policy, **options: bool
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, [b, T], over the tokens that sampling left; options as `Policy.forward`."""
-        ids, select, targets, place, prefix = self._inputs(rollouts, mask_BT)
+        ids, select, targets, place, prefix = self.passes.inputs(rollouts, mask_BT)
         support = support_of(rollouts, mask_BT, self.ranks.device)
         logps_N, entropy_N = policy(
             ids, select, targets, self.config.temperature, prefix=prefix, support=support, **options

@@ -1,9 +1,8 @@
-"""Memory of a trainer rank: what it used at most, whether it ran out, giving back what it freed."""
+"""Memory of a trainer rank: what it used at most, whether it ran out."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import resource
 from collections.abc import Iterator
 
@@ -39,13 +38,3 @@ def peak_memory_gb(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-
-
-def give_back_memory() -> None:
-    """Hand the process's freed memory back to the machine.
-
-    glibc keeps the holes that activations leave in its heap, and the next large tensor grows the heap all the same:
-    without this a trainer on a CPU keeps half as much again as it uses.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)

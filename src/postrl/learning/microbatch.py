@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
+from typing import NamedTuple
+
+
+class Packing(NamedTuple):
+    """Which rows of one rank go into one micro-batch: neighbours in this order, as many as the budget allows."""
+
+    order: Callable[[int], tuple[int, ...]]
+    """The place of a row."""
+    cost: Callable[[list[int]], int]
+    """Rows of a micro-batch -> padded tokens of its forward pass."""
+
+
+def padded(lengths: Sequence[int]) -> Packing:
+    """Rows of like length together, padded to the longest."""
+    return Packing(
+        lambda row: (-lengths[row], row),
+        lambda rows: len(rows) * max(lengths[row] for row in rows),
+    )
 
 
 def plan(
@@ -13,7 +31,7 @@ def plan(
     ranks: int,
     max_tokens: int,
     groups: Sequence[int],
-    prompts: Sequence[int] | None = None,
+    packing: Packing | None = None,
     skip: Collection[int] = (),
 ) -> list[list[list[list[int]]]]:
     """Rows of a batch as plan[minibatch][rank][micro-batch] -> row indices.
@@ -27,15 +45,13 @@ def plan(
         ranks: data-parallel ranks.
         max_tokens: most padded tokens of one micro-batch; a longer row stands alone.
         groups: group id of each row.
-        prompts: prompt tokens of each row, where the forward pass reads a group's prompt once: the rows of a group
-            then stay together, and the prompt counts once.
+        packing: which rows go into one micro-batch; default: those of like length, `padded`.
         skip: rows that need no forward pass; they keep their place in the split into mini-batches.
     """
-    cost = _shared_cost(lengths, groups, prompts) if prompts is not None else _padded_cost(lengths)
-    key = _group_by_group(lengths, groups) if prompts is not None else lambda row: (-lengths[row], row)
+    order, cost = packing or padded(lengths)
     passed = [[row for row in rows if row not in skip] for rows in split(groups, minibatches)]
     dealt = [_deal(rows, lengths, ranks) for rows in passed]
-    return [_level([_pack(sorted(share, key=key), cost, max_tokens) for share in shares]) for shares in dealt]
+    return [_level([_pack(sorted(share, key=order), cost, max_tokens) for share in shares]) for shares in dealt]
 
 
 def split(groups: Sequence[int], minibatches: int) -> list[list[int]]:
@@ -62,7 +78,7 @@ def _level(packed: list[list[list[int]]]) -> list[list[list[int]]]:
     return [micros + [[] for _ in range(most - len(micros))] for micros in packed]
 
 
-def _pack(rows: list[int], cost: Cost, max_tokens: int) -> list[list[int]]:
+def _pack(rows: list[int], cost: Callable[[list[int]], int], max_tokens: int) -> list[list[int]]:
     """Rows in order, each micro-batch filled up to the budget: neighbours are alike, so little is padding."""
     out: list[list[int]] = []
     for row in rows:
@@ -71,27 +87,3 @@ def _pack(rows: list[int], cost: Cost, max_tokens: int) -> list[list[int]]:
         else:
             out.append([row])
     return out
-
-
-Cost = Callable[[list[int]], int]
-"""Rows of a micro-batch -> padded tokens of its forward pass."""
-
-
-def _padded_cost(lengths: Sequence[int]) -> Cost:
-    return lambda rows: len(rows) * max(lengths[row] for row in rows)
-
-
-def _shared_cost(lengths: Sequence[int], groups: Sequence[int], prompts: Sequence[int]) -> Cost:
-    def cost(rows: list[int]) -> int:
-        shared = {groups[row]: prompts[row] for row in rows}
-        return len(shared) * max(shared.values()) + len(rows) * max(lengths[row] - prompts[row] for row in rows)
-
-    return cost
-
-
-def _group_by_group(lengths: Sequence[int], groups: Sequence[int]) -> Callable[[int], tuple[int, int, int, int]]:
-    """Order of rows in which groups stay together, those with the longest row first."""
-    longest: dict[int, int] = {}
-    for row, group in enumerate(groups):
-        longest[group] = max(longest.get(group, 0), lengths[row])
-    return lambda row: (-longest[groups[row]], groups[row], -lengths[row], row)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import gc
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,11 +18,10 @@ import torch
 from torch import Tensor
 
 from postrl.errors import PostrlError
-from postrl.learning.attention import use_fitting_attention
-from postrl.learning.body import Body
-from postrl.learning.collate import Prefix, collate, collate_shared
-from postrl.learning.memory import give_back_memory, is_out_of_memory, peak_memory_gb, room_for
+from postrl.learning.body import Body, evaluating
+from postrl.learning.memory import is_out_of_memory, peak_memory_gb, room_for
 from postrl.learning.microbatch import plan, split
+from postrl.learning.on_cpu import passes_on
 from postrl.learning.optim import learning_rate, make_optimizer
 from postrl.learning.sharding import Ranks, shard, whole
 from postrl.types import Batch, Rollout
@@ -83,17 +81,15 @@ class Optimizing(ABC, Generic[M]):
         self.updates = 0
         self.max_tokens = config.microbatch_tokens(ranks.device.type)
         self.nonfinite_in_a_row = 0
-        checkpointing = config.gradient_checkpointing
-        if checkpointing is None:
-            checkpointing = ranks.device.type == "cuda"
-        if checkpointing:
+        self.passes = passes_on(ranks.device, getattr(torch, dtype))
+        if self.passes.recompute if config.gradient_checkpointing is None else config.gradient_checkpointing:
             _checkpoint_activations(module.model)
-        use_fitting_attention(module.model, ranks.device, getattr(torch, dtype))
+        self.passes.fit(module.model)
         with room_for(f"the weights of the {name}", hint=SMALLER):
             self.module: M = module.to(ranks.device)
         self.module.check_head()
         self.sharded = shard(self.module, ranks, getattr(torch, dtype))
-        self.shares_prompts = not self.sharded and self.module.can_share_prompts()
+        self.passes.begin(self.module, sharded=self.sharded)
         self.module.train()
         self.optimizer = make_optimizer(self.module.parameters(), config)
 
@@ -102,14 +98,6 @@ class Optimizing(ABC, Generic[M]):
     @abstractmethod
     def _outputs(self, rollouts: Sequence[Rollout], mask_BT: Tensor) -> tuple[Tensor, ...]:
         """What the model gives for each token of the mask, [b, T] each: the first arguments of an objective."""
-
-    def _inputs(
-        self, rollouts: Sequence[Rollout], mask_BT: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Prefix | None]:
-        """input_ids, select_bL, targets_N, place_bT and the prompts that are read once, as `collate` gives them."""
-        if self.shares_prompts and mask_BT.numel():
-            return collate_shared(rollouts, mask_BT, self.ranks.device)
-        return (*collate(rollouts, mask_BT, self.ranks.device), None)
 
     def _for_all_rows(self, batch: Batch, module: Body, look: Callable[[Batch], Tensor]) -> Tensor:
         """What `look` reads from `module` in each micro-batch, put together to [B, T] on every rank (a collective)."""
@@ -129,7 +117,7 @@ class Optimizing(ABC, Generic[M]):
             ranks=self.ranks.size,
             max_tokens=self.max_tokens,
             groups=batch.group_B.tolist(),
-            prompts=[len(r.prompt_ids) for r in batch.rollouts] if self.shares_prompts else None,
+            packing=self.passes.packing(batch),
             skip=skip,
         )
 
@@ -156,7 +144,7 @@ class Optimizing(ABC, Generic[M]):
             PostrlError: out of memory even with half the token budget, or non-finite updates several times in a row.
         """
         report = UpdateReport()
-        give_back_memory()  # what generation in this process has left
+        self.passes.give_back_memory()  # what generation in this process has left
         for _ in range(self.config.num_iterations):
             for index, rows in enumerate(split(batch.group_B.tolist(), self.config.minibatches)):
                 self._minibatch(batch, index, rows, objective, denominators, merge, set(idle), report)
@@ -184,7 +172,7 @@ class Optimizing(ABC, Generic[M]):
 
         pairs = self._with_room(accumulate)
         self._step(pairs, report)
-        give_back_memory()
+        self.passes.give_back_memory()
         report.metrics = merge(report.metrics, pairs)
 
     def _accumulate(
@@ -263,21 +251,6 @@ class Optimizing(ABC, Generic[M]):
             self.module.set_requires_gradient_sync(True)  # type: ignore[operator]
             self._outputs([], torch.zeros(0, 0, dtype=torch.bool))[0].sum().backward()  # type: ignore[no-untyped-call]
         self.optimizer.zero_grad(set_to_none=True)
-
-
-@contextmanager
-def evaluating(module: Body) -> Iterator[None]:
-    """Without gradients and dropout. Afterwards a sharded model is in shards again: a forward pass leaves the embedding
-    and the head gathered, in the compute dtype, until a backward pass, and they would be pushed and saved like that."""
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        module.train(was_training)
-        if hasattr(module, "reshard"):
-            module.reshard()  # type: ignore[operator]
 
 
 def _checkpoint_activations(model: Any) -> None:

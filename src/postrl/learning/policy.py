@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from postrl.errors import PostrlError
-from postrl.learning.body import Body
+from postrl.learning.body import Body, evaluating
 from postrl.learning.collate import Prefix, Support
 from postrl.learning.logps import token_logps
 
@@ -95,15 +95,10 @@ class Policy(Body):
         ids = torch.arange(1, 9, device=device)[None] % vocabulary
         select = torch.ones_like(ids, dtype=torch.bool)
         select[:, -1] = False
-        was_training = self.training
-        self.eval()
-        try:
-            with torch.no_grad():
-                ours, _ = self(ids, select, ids[0, 1:], 1.0)
-                logits = self.causal_lm(input_ids=ids, use_cache=False).logits[0, :-1]
-                theirs = logits.float().log_softmax(-1)
-        finally:
-            self.train(was_training)
+        with evaluating(self):
+            ours, _ = self(ids, select, ids[0, 1:], 1.0)
+            logits = self.causal_lm(input_ids=ids, use_cache=False).logits[0, :-1]
+            theirs = logits.float().log_softmax(-1)
         difference = (ours - theirs.gather(-1, ids[0, 1:, None]).squeeze(-1)).abs().max().item()
         # A model caps and scales bfloat16 logits in bfloat16, whose steps are 0.125 at a logit of 16.
         if not difference < (1e-3 if logits.dtype == torch.float32 else 0.25):

@@ -1,5 +1,5 @@
-"""The part of postrl that runs inside vLLM: a weight-transfer backend that reads safetensors files, and waiting that
-leaves the cores of a CPU machine to those that compute.
+"""The part of postrl that runs inside vLLM: a weight-transfer backend that reads safetensors files, and, on CPUs only
+(`sleep_while_waiting`), waiting that leaves the cores to those that compute.
 
 vLLM loads `register` in each of its processes (entry point group `vllm.general_plugins`). A server started with
 `--weight-transfer-config '{"backend": "postrl_disk"}'` then takes `{"path": FILE}` as `update_info`. The file must
@@ -47,29 +47,7 @@ def register() -> None:
         sleep_while_waiting()
 
 
-def sleep_while_waiting() -> None:
-    """Let processes of the engine that wait for each other sleep until they are notified.
-
-    vLLM's poll for a second before they do, which keeps a whole core busy while the model computes: on a machine with a
-    core to spare that is the shortest wait, else it is a core that the model or the trainer does not get.
-    """
-    from vllm.distributed.device_communicators import shm_broadcast
-
-    condition = getattr(shm_broadcast, "SpinCondition", None)
-    if condition is not None and not hasattr(condition, "most_ms"):
-
-        class SleepCondition(condition):  # type: ignore[misc, valid-type]
-            most_ms = 5
-            """A notification may get lost: vLLM bounds its queue to one, and counts what was fetched late."""
-
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **kwargs)
-                self.busy_loop_s = 0.0
-
-            def wait(self, timeout_ms: int | None = None) -> None:
-                super().wait(self.most_ms if timeout_ms is None else min(timeout_ms, self.most_ms))
-
-        shm_broadcast.SpinCondition = SleepCondition
+# -- weights from files ------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -160,3 +138,31 @@ def allowed_path(path: str) -> Path:
         allowed = ", ".join(map(str, folders)) or "none"
         raise ValueError(f"{path} is outside the folders that {FOLDERS_VARIABLE} allows ({allowed})")
     return real
+
+
+# -- on CPUs ------------------------------------------------------------------------------------------------------------
+
+
+def sleep_while_waiting() -> None:
+    """Let processes of the engine that wait for each other sleep until they are notified.
+
+    vLLM's poll for a second before they do, which keeps a whole core busy while the model computes: on a machine with a
+    core to spare that is the shortest wait, else it is a core that the model or the trainer does not get.
+    """
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    condition = getattr(shm_broadcast, "SpinCondition", None)
+    if condition is not None and not hasattr(condition, "most_ms"):
+
+        class SleepCondition(condition):  # type: ignore[misc, valid-type]
+            most_ms = 5
+            """A notification may get lost: vLLM bounds its queue to one, and counts what was fetched late."""
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                self.busy_loop_s = 0.0
+
+            def wait(self, timeout_ms: int | None = None) -> None:
+                super().wait(self.most_ms if timeout_ms is None else min(timeout_ms, self.most_ms))
+
+        shm_broadcast.SpinCondition = SleepCondition
