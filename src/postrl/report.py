@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
 from postrl.callbacks import Callbacks
@@ -19,7 +18,7 @@ from postrl.run.alarms import Alarms
 from postrl.run.metrics import rollout_summary
 from postrl.run.step_line import StepLine
 from postrl.session import Session
-from postrl.types import Batch, Group, Rollout
+from postrl.types import Batch, Group, Mean, Means, Metrics, Rollout, reported
 
 
 class Reporter:
@@ -72,7 +71,7 @@ class Reporter:
         stats: UpdateReport,
         times: Mapping[str, float],
         extra: Mapping[str, float],
-        rollout_metrics: Mapping[str, Any],
+        rollout_metrics: Metrics,
     ) -> None:
         """Report a finished step.
 
@@ -80,16 +79,16 @@ class Reporter:
             PostrlError: updates were not finite several times in a row; the batches are stored like all others.
         """
         s = self.session
-        pairs = reduce_over_ranks(stats.metrics | (stats.critic.metrics if stats.critic else {}), s.ranks)
+        means = reduce_over_ranks(stats.metrics | (stats.critic.metrics if stats.critic else {}), s.ranks)
         (peak,) = s.ranks.max([peak_memory_gb(s.ranks.device)])
         if s.ranks.is_main:
             self._store(step, groups, batch)
             metrics = {
                 **rollout_summary(batch.rollouts, s.config.num_iterations * s.config.minibatches),
-                **finish({**batch.metrics, **pairs}),
+                **finish({**batch.metrics, **means}),
                 **_update_summary(stats, s.policy_waits),
                 **{f"time/{name}": seconds for name, seconds in times.items()},
-                **_finished(rollout_metrics),
+                **reported(rollout_metrics),
                 **extra,
                 "weights/version": float(batch.version),
                 "memory/peak_gb": peak,
@@ -127,11 +126,11 @@ class Reporter:
             self.last = self.session.metrics.write(step, metrics)
             self.session.trackers.log(step, self.last)
 
-    def evaluate(self, step: int, groups: Sequence[Group], metrics: Mapping[str, Any]) -> dict[str, float]:
+    def evaluate(self, step: int, groups: Sequence[Group], metrics: Metrics) -> dict[str, float]:
         """Store the evaluation's completions; returns its metrics as numbers."""
         with self.session.folder.writing("rollouts"):
             write_rollouts(self.session.folder.rollouts, step, "eval", groups)
-        values = finish(metrics)
+        values = reported(metrics)
         self.callbacks.on_evaluate(step, values)
         return values
 
@@ -160,22 +159,16 @@ class Reporter:
             )
 
 
-def reduce_over_ranks(pairs: Mapping[str, tuple[Any, Any]], ranks: Ranks) -> dict[str, tuple[float, float]]:
-    """(sum, count) pairs of one rank -> of all: maxima by MAX, the rest by SUM."""
-    out: dict[str, tuple[float, float]] = {}
+def reduce_over_ranks(metrics: Means, ranks: Ranks) -> Means:
+    """Metrics of one rank -> of all: maxima by MAX, the rest by SUM."""
+    out: Means = {}
     for reduce, names in (
-        (ranks.max, [name for name in sorted(pairs) if is_maximum(name)]),
-        (ranks.sum, [name for name in sorted(pairs) if not is_maximum(name)]),
+        (ranks.max, [name for name in sorted(metrics) if is_maximum(name)]),
+        (ranks.sum, [name for name in sorted(metrics) if not is_maximum(name)]),
     ):
-        flat = reduce([float(x) for name in names for x in pairs[name]])
-        out.update({name: (flat[2 * i], flat[2 * i + 1]) for i, name in enumerate(names)})
+        flat = iter(reduce([float(x) for name in names for x in metrics[name]]))
+        out |= {name: Mean(*pair) for name, pair in zip(names, zip(flat, flat))}
     return out
-
-
-def _finished(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The rollout worker's metrics, pairs (lists, where they came as a message) and plain numbers, as numbers."""
-    pairs = {name: (value[0], value[1]) for name, value in metrics.items() if isinstance(value, list | tuple)}
-    return {**finish(pairs), **{name: value for name, value in metrics.items() if name not in pairs}}
 
 
 def _update_summary(stats: UpdateReport, policy_waits: bool) -> dict[str, float]:

@@ -46,7 +46,7 @@ from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder, with_run_folder
 from postrl.run.messages import decode, decode_groups, encode, encode_groups
 from postrl.session import Session, open_session, resume
-from postrl.types import Batch, Group
+from postrl.types import Batch, Group, Metrics
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,7 +124,7 @@ class GRPOTrainer:
         self.connections: Connections | None = None
         self.session: Session | None = None
         self.times: dict[str, float] = {}
-        self.rollout_metrics: dict[str, Any] = {}
+        self.rollout_metrics: Metrics = {}
         self.last_step = False
         self.failed: PostrlError | None = None
         self.sync_metrics: dict[str, float] = {}

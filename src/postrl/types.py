@@ -23,9 +23,9 @@ torch is imported for type checkers only: the launcher and the command line use 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,39 @@ NO_VERDICT = frozenset({"scored", "none", "infra_error", "gold_unscorable"})
 """Statuses of a score that say nothing about whether a completion is right; likewise any without a value."""
 GREEDY = -1
 """Place in its group of the greedy completion, which is not one of its rollouts."""
+
+
+class Mean(NamedTuple):
+    """A metric that is an average, until it is reported: total and count are added up over micro-batches, ranks and calls
+    and divided once, so that it is never a mean of means. In messages it is a list of the two."""
+
+    total: float | torch.Tensor = 0.0
+    """A tensor of the device while an update runs: no micro-batch waits for it."""
+    count: float | torch.Tensor = 0.0  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Mean:
+        numbers = [float(value) for value in values]
+        return cls(sum(numbers), float(len(numbers)))
+
+    def __add__(self, more: tuple[float | torch.Tensor, float | torch.Tensor]) -> Mean:  # type: ignore[override]
+        return Mean(self.total + more[0], self.count + more[1])
+
+    @property
+    def value(self) -> float | None:
+        """None: nothing was counted."""
+        return float(self.total) / float(self.count) if float(self.count) else None
+
+
+Means = dict[str, Mean]
+Metrics = dict[str, Mean | float]
+"""By name: `postrl.run.metrics.METRICS` lists them."""
+
+
+def reported(metrics: Mapping[str, Mean | float]) -> dict[str, float]:
+    """Metrics as numbers; a mean for which nothing was counted is left out."""
+    values = {name: metric.value if isinstance(metric, Mean) else metric for name, metric in metrics.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +249,8 @@ class Batch:
     """float32 [B], broadcast over the tokens, or [B, T]."""
     returns_BT: torch.Tensor | None = None
     """float32 [B, T]: what the critic is to predict."""
-    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """(sum, count) pairs gathered on the way."""
+    metrics: Means = field(default_factory=dict)
+    """Gathered on the way."""
 
     def __len__(self) -> int:
         return len(self.rollouts)

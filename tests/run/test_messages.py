@@ -26,12 +26,13 @@ from postrl.run.messages import (
     connect,
     decode,
     decode_groups,
+    decode_metrics,
     encode,
     encode_groups,
     read_message,
     write_message,
 )
-from postrl.types import GREEDY, Group, Rollout, Segment, VersionSpan
+from postrl.types import GREEDY, Group, Mean, Rollout, Segment, VersionSpan
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
@@ -215,6 +216,13 @@ def test_groups_arrive_as_they_were_sent():
     found = decode_groups(data, arrays)
     assert (kind, data["metrics"]) == ("groups", {"epoch": 0.5})
     assert repr(found) == repr([_with_float32_logps(group) for group in groups()])  # repr: NaN is not equal to itself
+
+
+def test_metrics_arrive_as_they_were_sent():
+    sent = {"reward/math/mean": Mean(3.0, 4.0), "epoch": 0.5}
+    _, data, _ = decode(encode("groups", {"metrics": sent}))
+    found = decode_metrics(data["metrics"])
+    assert found == sent and isinstance(found["reward/math/mean"], Mean)
 
 
 def test_every_field_of_a_rollout_travels():

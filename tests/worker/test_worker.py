@@ -173,7 +173,7 @@ def test_groups_are_whole_scored_and_in_order_whatever_order_they_finish_in(tmp_
         assert group.rollouts[0].completion_ids[-1] == TOKENIZER.eos_token_id
         assert {rollout.version_spans[0].version for rollout in group.rollouts} == {4}
     assert [[rollout.reward for rollout in group.rollouts] for group in groups] == [[2.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
-    assert metrics["reward/letters/mean"] == [5.0, 6.0]
+    assert metrics["reward/letters/mean"] == (5.0, 6.0)
     assert metrics["epoch"] == 2 / 5
     first = sampler.asked[0]
     assert (list(first.prompt_ids), first.min_version) == (tokens("p0"), 4)
@@ -218,8 +218,8 @@ def test_a_greedy_completion_is_scored_by_the_same_functions_and_does_not_stand_
             {"longest": "scored"},
         )
         assert [rollout.reward for rollout in group.rollouts] == [0.0, 0.0, 1.0]
-    assert metrics["reward/longest/mean"] == [2.0, 6.0]
-    assert metrics["reward/greedy_mean"] == [2.0, 2.0]
+    assert metrics["reward/longest/mean"] == (2.0, 6.0)
+    assert metrics["reward/greedy_mean"] == (2.0, 2.0)
     assert make_batch(groups, 0, torch.device("cpu")).greedy_B.tolist() == [1.0] * 6
 
 
@@ -232,7 +232,7 @@ def test_a_group_that_teaches_nothing_is_replaced_and_comes_along_as_dropped(tmp
         ("rows:0", {None}), ("rows:2", {None}), ("rows:1", {"uninformative"}),
     ]  # fmt: skip
     assert metrics["rollout/dropped_uninformative"] == 3.0 and metrics["rollout/refills"] == 0.5
-    assert metrics["reward/letters/mean"] == [7.0, 9.0]  # of all that was judged
+    assert metrics["reward/letters/mean"] == (7.0, 9.0)  # of all that was judged
     assert (state["left_out"], state["taken"], state["open"]) == (1, {"": 3}, [])
     assert len(make_batch(groups, 0, torch.device("cpu"))) == 6
 
@@ -243,8 +243,8 @@ def test_a_reward_that_compares_sees_the_whole_step(tmp_path):
         groups, metrics = next_groups(source, 0)
         _, evaluation = source.evaluate(0)
     assert [[rollout.reward for rollout in group.rollouts] for group in groups] == [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
-    assert metrics["reward/longest/mean"] == [1.0, 6.0]
-    assert evaluation["eval/rows/reward"] == [1.0, 2.0]
+    assert metrics["reward/longest/mean"] == (1.0, 6.0)
+    assert evaluation["eval/rows/reward"] == (1.0, 2.0)
 
 
 def test_a_group_that_nothing_could_score_is_stored_and_not_trained_on(tmp_path):
@@ -252,7 +252,7 @@ def test_a_group_that_nothing_could_score_is_stored_and_not_trained_on(tmp_path)
         groups, metrics = next_groups(source, 0)
     assert [{rollout.dropped for rollout in group.rollouts} for group in groups] == [{"unscored"}, {None}]
     assert metrics["group/unscored"] == 1.0
-    assert metrics["reward/undecided/status/none"] == [3.0, 6.0]
+    assert metrics["reward/undecided/status/none"] == (3.0, 6.0)
     assert len(make_batch(groups, 0, torch.device("cpu"))) == 3
 
 
@@ -349,7 +349,7 @@ def test_an_evaluation_prompt_that_did_not_come_is_no_wrong_answer(tmp_path):
         groups, metrics = source.evaluate(0)
     assert [group.prompt_id for group in groups] == ["rows:0", "rows:2", "rows:3"]
     assert metrics["eval/rows/reward"][1] == 3.0
-    assert metrics["eval/rows/missing_frac"] == [1.0, 4.0]
+    assert metrics["eval/rows/missing_frac"] == (1.0, 4.0)
 
 
 def test_evaluation_is_one_greedy_completion_for_each_prompt(tmp_path):
@@ -360,10 +360,10 @@ def test_evaluation_is_one_greedy_completion_for_each_prompt(tmp_path):
     assert [len(group.rollouts) for group in groups] == [1, 1, 1]
     assert {request.sampling.temperature for request in cut.asked} == {0.0}
     assert metrics == {
-        "eval/rows/reward": [2.0, 3.0],
-        "eval/rows/completion_length": [6.0, 3.0],
-        "eval/rows/truncated_frac": [1.0, 3.0],
-        "eval/rows/missing_frac": [0.0, 3.0],
+        "eval/rows/reward": (2.0, 3.0),
+        "eval/rows/completion_length": (6.0, 3.0),
+        "eval/rows/truncated_frac": (1.0, 3.0),
+        "eval/rows/missing_frac": (0.0, 3.0),
     }
 
 

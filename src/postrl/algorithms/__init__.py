@@ -9,13 +9,13 @@
     returns.py      rewards and values -> advantages by token   value.py        the critic's loss
     kl.py           distance to the reference                   corrections.py  sampler against learner: weights
     aggregate.py    token losses -> one number                  filters.py      who is trained on
-    reduce.py       (sum, count) metrics -> values              ratios.py       probability ratios that cannot overflow
+    reduce.py       metrics over micro-batches and ranks        ratios.py       probability ratios that cannot overflow
 
 Shapes in names: B rollouts, T completion tokens. Three rules hold everywhere:
 
 1. A mask selects (`torch.where`) and never multiplies, and it selects before `exp`: 0 * inf is NaN.
 2. Functions return sums, or divide by counts handed to them, so that no micro-batch or rank split changes the result.
-3. Losses are to be minimised; metrics are (sum, count) pairs, never means.
+3. Losses are to be minimised; metrics are `Mean(total, count)`, never quotients.
 """
 
 from postrl.algorithms.presets import PRESETS, Preset, register

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from postrl.algorithms.lookup import lookup
+from postrl.types import Mean, Means
 
 ZERO_SPREAD = 1e-8
 """Rewards of a group that differ by no more than this are equal: their advantage is exactly 0."""
 MIN_GROUP_SIZE = 2
 """Scored rollouts that a group must have: one alone has nothing to be compared with, and gets advantage 0."""
-
-Pairs = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,13 @@ class _Groups:
         """bool: the rollouts whose group is large enough to compare them with."""
         return (self.size_G >= min_size)[self.index_B]
 
-    def pairs(self, idle_G: Tensor, min_size: int) -> Pairs:
+    def metrics(self, idle_G: Tensor, min_size: int) -> Means:
         """The metrics of groups, `idle_G` being those in which every advantage is 0."""
         large_G = self.size_G >= min_size
         n_large = float(large_G.sum())
         return {
-            "group/zero_std_frac": (float((large_G & idle_G).sum()), n_large),
-            "group/too_small": (float(large_G.numel()) - n_large, float(large_G.numel())),
+            "group/zero_std_frac": Mean(float((large_G & idle_G).sum()), n_large),
+            "group/too_small": Mean(float(large_G.numel()) - n_large, float(large_G.numel())),
         }
 
 
@@ -57,7 +56,7 @@ def grpo(
     ddof: int = 1,
     eps: float = 1e-6,
     min_group_size: int = MIN_GROUP_SIZE,
-) -> tuple[Tensor, Pairs]:
+) -> tuple[Tensor, Means]:
     """`A_i = (R_i - mean_g) / (std + eps)` over the scored rollouts of group g (GRPO, arXiv:2402.03300).
 
     Args:
@@ -71,7 +70,7 @@ def grpo(
 
     Returns:
         float64 [B] advantages: exactly 0 for unscored rollouts, for groups that are too small and for groups with equal
-        rewards; and the (sum, count) pairs `group/zero_std_frac` (of the groups that are large enough) and
+        rewards; and the metrics `group/zero_std_frac` (of the groups that are large enough) and
         `group/too_small` (of all groups).
 
     Raises:
@@ -82,10 +81,10 @@ def grpo(
     groups = _statistics(rewards, scored, group_B, ddof)
     trained = scored & groups.baseline_B(min_group_size) & ~groups.flat_G[groups.index_B]
     scaled = (rewards - groups.mean_G[groups.index_B]) / divisor(groups, rewards[scored], ddof, eps)
-    return torch.where(trained, scaled, 0.0), groups.pairs(groups.flat_G, min_group_size)
+    return torch.where(trained, scaled, 0.0), groups.metrics(groups.flat_G, min_group_size)
 
 
-def rloo(rewards_B: Tensor, group_B: Tensor) -> tuple[Tensor, Pairs]:
+def rloo(rewards_B: Tensor, group_B: Tensor) -> tuple[Tensor, Means]:
     """`A_i = R_i - mean of the other scored rollouts of its group` (RLOO, arXiv:2402.14740).
 
     It is n / (n - 1) times the reward less the mean of all n. Arguments and result as for `grpo`.
@@ -97,7 +96,7 @@ def rloo(rewards_B: Tensor, group_B: Tensor) -> tuple[Tensor, Pairs]:
     return _against(rewards, others, scored, groups)
 
 
-def opo(rewards_B: Tensor, group_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, Pairs]:
+def opo(rewards_B: Tensor, group_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, Means]:
     """`A_i = R_i - b`, b = sum of l R / sum of l over the group: the baseline of least variance (OPO, arXiv:2505.23585).
 
     Args:
@@ -116,7 +115,7 @@ def opo(rewards_B: Tensor, group_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, 
     return _against(rewards, (total / length.clamp(min=1))[groups.index_B], scored, groups)
 
 
-def batch_mean(rewards_B: Tensor) -> tuple[Tensor, Pairs]:
+def batch_mean(rewards_B: Tensor) -> tuple[Tensor, Means]:
     """`A_i = R_i - mean of all scored rewards of the batch` (FlashREINFORCE; REINFORCE with a constant baseline).
 
     The result is as for `grpo`, the batch being one group.
@@ -126,7 +125,7 @@ def batch_mean(rewards_B: Tensor) -> tuple[Tensor, Pairs]:
 
 def normalize_then_sum(
     parts_BF: Tensor, rewards_B: Tensor, group_B: Tensor, weights: Sequence[float] = ()
-) -> tuple[Tensor, Pairs]:
+) -> tuple[Tensor, Means]:
     """Several rewards, each normalised in its group before they are added (GDPO, arXiv:2601.05242).
 
     `A = S / (std of S over the batch + 1e-6)`, `S_i = sum over f of w_f grpo(R_f)_i`. So a reward with a small spread
@@ -157,7 +156,7 @@ def normalize_then_sum(
         total = total + weight * grpo(part, group_B)[0]
     groups = _statistics(rewards_B.double(), scored, group_B)
     moved = torch.zeros_like(groups.mean_G).index_add(0, groups.index_B, total.abs())
-    return total / _batch_std(groups, total[scored], 1, 1e-6), groups.pairs(moved == 0, MIN_GROUP_SIZE)
+    return total / _batch_std(groups, total[scored], 1, 1e-6), groups.metrics(moved == 0, MIN_GROUP_SIZE)
 
 
 def has_baseline(rewards_B: Tensor, group_B: Tensor) -> Tensor:
@@ -166,10 +165,10 @@ def has_baseline(rewards_B: Tensor, group_B: Tensor) -> Tensor:
     return scored & _statistics(rewards_B.double(), scored, group_B).baseline_B(MIN_GROUP_SIZE)
 
 
-def _against(rewards: Tensor, baseline_B: Tensor, scored: Tensor, groups: _Groups) -> tuple[Tensor, Pairs]:
+def _against(rewards: Tensor, baseline_B: Tensor, scored: Tensor, groups: _Groups) -> tuple[Tensor, Means]:
     """`R - b`, exactly 0 where `grpo` is."""
     trained = scored & groups.baseline_B(MIN_GROUP_SIZE) & ~groups.flat_G[groups.index_B]
-    return torch.where(trained, rewards - baseline_B, 0.0), groups.pairs(groups.flat_G, MIN_GROUP_SIZE)
+    return torch.where(trained, rewards - baseline_B, 0.0), groups.metrics(groups.flat_G, MIN_GROUP_SIZE)
 
 
 def _statistics(rewards: Tensor, scored: Tensor, group_B: Tensor, ddof: int = 1) -> _Groups:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from postrl.algorithms.lookup import lookup
+from postrl.types import Mean
 
 Unit = Literal["n_tokens", "n_seqs"]
 
@@ -72,14 +73,14 @@ same (GRPO, arXiv:2402.03300). seq_mean_token_sum: the loss of whole sequences (
 seq_mean_token_sum_norm: the same over a constant length, so that no length is favoured (Dr. GRPO, arXiv:2503.20783)."""
 
 
-def totals(l_BT: Tensor, mask_BT: Tensor, mode: str, *, norm_const: float | None = None) -> tuple[Tensor, Tensor]:
-    """The local (sum, count) pair: added over micro-batches and ranks, sum / count is the aggregate of the whole batch.
+def totals(l_BT: Tensor, mask_BT: Tensor, mode: str, *, norm_const: float | None = None) -> Mean:
+    """The local sum and count: added over micro-batches and ranks, sum / count is the aggregate of the whole batch.
 
     The sum keeps its graph; it is an exact 0 with zero gradients when no token is trainable.
     """
     rule = lookup(MODES, mode, "aggregation")
     selected = torch.where(mask_BT, l_BT, 0.0) / rule.length(mask_BT, norm_const)
-    return selected.sum(), mask_BT.sum() if rule.unit == "n_tokens" else mask_BT.any(-1).sum()
+    return Mean(selected.sum(), mask_BT.sum() if rule.unit == "n_tokens" else mask_BT.any(-1).sum())
 
 
 def aggregate(l_BT: Tensor, mask_BT: Tensor, mode: str, denoms: Denoms, *, norm_const: float | None = None) -> Tensor:
@@ -97,6 +98,6 @@ def aggregate(l_BT: Tensor, mask_BT: Tensor, mode: str, denoms: Denoms, *, norm_
     Raises:
         ValueError: unknown mode, or `norm_const` missing where it is needed.
     """
-    local, _ = totals(l_BT, mask_BT, mode, norm_const=norm_const)
+    local = torch.as_tensor(totals(l_BT, mask_BT, mode, norm_const=norm_const).total)
     denominator = getattr(denoms, MODES[mode].unit)
     return local * (denoms.dp_size / denominator) if denominator else local * 0.0

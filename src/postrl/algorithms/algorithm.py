@@ -9,15 +9,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from postrl.algorithms import advantages
-from postrl.algorithms.advantages import Pairs
 from postrl.algorithms.aggregate import MODES
 from postrl.algorithms.corrections import correction
 from postrl.algorithms.kl import ESTIMATORS
 from postrl.algorithms.lookup import lookup
 from postrl.algorithms.presets import Preset
-from postrl.algorithms.reduce import Metrics
 from postrl.algorithms.refused import problem
-from postrl.types import Batch
+from postrl.types import Batch, Means
 
 
 class Estimate(NamedTuple):
@@ -25,14 +23,14 @@ class Estimate(NamedTuple):
 
     advantages: Tensor
     """[B], the same for every token of a completion, or [B, T]; kept as float32."""
-    metrics: Pairs
+    metrics: Means
     returns_BT: Tensor | None = None
     """[B, T]: what a critic is to predict; kept as float32."""
 
 
-Advantage = Callable[[Batch, "Algorithm"], tuple[Tensor, Pairs] | Estimate]
+Advantage = Callable[[Batch, "Algorithm"], tuple[Tensor, Means] | Estimate]
 """(scored batch of a whole step, algorithm) -> advantages, metrics."""
-Loss = Callable[[Tensor, Tensor | None, Tensor, Tensor, "Algorithm"], tuple[Tensor, Metrics]]
+Loss = Callable[[Tensor, Tensor | None, Tensor, Tensor, "Algorithm"], tuple[Tensor, Means]]
 """(logp_BT, prox_BT, advantages, mask_BT, algorithm) -> token losses [B, T], metrics."""
 
 

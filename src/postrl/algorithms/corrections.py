@@ -20,7 +20,8 @@ from torch import Tensor
 from postrl.algorithms.lookup import lookup
 from postrl.algorithms.losses import select_advantages
 from postrl.algorithms.ratios import LOG_RATIO_LIMIT, log_ratio, ratio
-from postrl.algorithms.reduce import Metrics, masked_max, masked_mean
+from postrl.algorithms.reduce import masked_max, masked_mean
+from postrl.types import Means
 
 MISSING_BELOW = -9998.0
 """A sampler log-prob of this or less stands for "none given" (JSON has no -inf, servers send -9999); NaN does too."""
@@ -226,7 +227,7 @@ def importance_weights(
     mask_BT: Tensor,
     *,
     bounds: Mapping[str, float] | None = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, Means]:
     """The weight of each token's policy loss under the correction called `name`.
 
     Completions must be whole: give all trainable tokens of a row.
@@ -258,7 +259,7 @@ def importance_weights(
 
 def mismatch(
     logp_BT: Tensor, prox_BT: Tensor, behav_BT: Tensor, advantages: Tensor, mask_BT: Tensor
-) -> tuple[Drift, Metrics]:
+) -> tuple[Drift, Means]:
     """How far sampler and learner are apart; arguments as for `importance_weights`.
 
     All of it is measured on the raw ratio, before any truncation, over the tokens that have a sampler log-prob:

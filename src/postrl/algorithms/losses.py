@@ -7,7 +7,8 @@ from torch import Tensor
 
 from postrl.algorithms.aggregate import Denoms
 from postrl.algorithms.ratios import log_ratio, ratio
-from postrl.algorithms.reduce import Metrics, masked_mean
+from postrl.algorithms.reduce import masked_mean
+from postrl.types import Mean, Means
 
 
 def ppo_clip(
@@ -19,7 +20,7 @@ def ppo_clip(
     epsilon_low: float,
     epsilon_high: float,
     dual_clip: float | None = None,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, Means]:
     """`l = max(-A r, -A clip(r, 1 - epsilon_low, 1 + epsilon_high))`, r = exp(logp - prox).
 
     PPO's clipped surrogate (arXiv:1707.06347, equation 7), with separate bounds (DAPO, arXiv:2503.14476).
@@ -34,7 +35,7 @@ def ppo_clip(
         dual_clip: c, above 1 + epsilon_high; None: off.
 
     Returns:
-        [B, T] token losses, 0 where the mask is not set, and the pairs `policy/clip_frac` (tokens without gradient
+        [B, T] token losses, 0 where the mask is not set, and the metrics `policy/clip_frac` (tokens without gradient
         because r left the bounds), `policy/clip_low` and `policy/clip_high` (the same by side), with a dual clip
         `policy/clip_dual` (the same at its ceiling), `policy/kl_prox` (mean of prox - logp, the k1 estimate of
         KL(prox || live)).
@@ -57,7 +58,7 @@ def gspo(
     *,
     epsilon_low: float,
     epsilon_high: float,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, Means]:
     """PPO's surrogate on the ratio of a whole completion, `s = exp(mean over its tokens of logp - prox)` (GSPO,
     arXiv:2507.18071).
 
@@ -81,7 +82,7 @@ def cispo(
     *,
     cap_low: float,
     cap_high: float,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, Means]:
     """`l = -sg[clip(r, cap_low, cap_high)] A logp`, r = exp(logp - prox) (CISPO, MiniMax-M1, arXiv:2506.13585).
 
     No token loses its gradient, -w A; only its weight is held. The caps are the weight's own bounds, not distances from 1;
@@ -103,7 +104,7 @@ def sapo(
     *,
     temperature_pos: float,
     temperature_neg: float,
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, Means]:
     """`l = -A (4 / tau) sigmoid(tau (r - 1))`, r = exp(logp - prox) (SAPO, arXiv:2511.20347).
 
     A gate that closes by and by in place of the clip: dl/dlogp = -A 4 s (1 - s) r, s the sigmoid, which is -A at r = 1.
@@ -119,7 +120,7 @@ def sapo(
     return -a_BT * (4 / tau_BT) * torch.sigmoid(tau_BT * (ratio(d_BT) - 1)), _metrics(d_BT, mask_BT, {})
 
 
-def reinforce(logp_BT: Tensor, advantages: Tensor, mask_BT: Tensor) -> tuple[Tensor, Metrics]:
+def reinforce(logp_BT: Tensor, advantages: Tensor, mask_BT: Tensor) -> tuple[Tensor, Means]:
     """`l = -A exp(logp - sg[logp])`: the gradient of `-A logp` (Williams 1992), with -A as value.
 
     Right for one optimizer step per batch: nothing keeps a second one near the policy that drew the batch.
@@ -131,7 +132,7 @@ def reinforce(logp_BT: Tensor, advantages: Tensor, mask_BT: Tensor) -> tuple[Ten
     return -select_advantages(advantages, mask_BT) * live_BT, {}
 
 
-def negative_log_likelihood(logp_BT: Tensor, right_BT: Tensor, denoms: Denoms) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def negative_log_likelihood(logp_BT: Tensor, right_BT: Tensor, denoms: Denoms) -> tuple[Tensor, Mean]:
     """`-sum of logp / number` over the tokens of completions that are right (VAPO, arXiv:2504.05118, equation 12).
 
     Args:
@@ -139,11 +140,11 @@ def negative_log_likelihood(logp_BT: Tensor, right_BT: Tensor, denoms: Denoms) -
         denoms: of the optimizer step; `n_correct_tokens` is the number, over all micro-batches and ranks.
 
     Returns:
-        the loss of this micro-batch, ready for `backward`, and its (sum, count) pair. A connected 0 where none is right.
+        the loss of this micro-batch, ready for `backward`, and its mean over tokens. A connected 0 where none is right.
     """
     total = -torch.where(right_BT, logp_BT, 0.0).sum()
     scale = denoms.dp_size / denoms.n_correct_tokens if denoms.n_correct_tokens else 0.0
-    return total * scale, (total.detach(), right_BT.sum())
+    return total * scale, Mean(total.detach(), right_BT.sum())
 
 
 def select_advantages(advantages: Tensor, mask_BT: Tensor) -> Tensor:
@@ -164,9 +165,9 @@ def _clipped(r_BT: Tensor, a_BT: Tensor, epsilon_low: float, epsilon_high: float
     }
 
 
-def _metrics(d_BT: Tensor, mask_BT: Tensor, clipped: dict[str, Tensor]) -> Metrics:
+def _metrics(d_BT: Tensor, mask_BT: Tensor, clipped: dict[str, Tensor]) -> Means:
     """Shares of the trainable tokens, `policy/clip_frac` being that of any of them, and `policy/kl_prox`."""
     if clipped:
         clipped = {**clipped, "policy/clip_frac": torch.stack(list(clipped.values())).any(0)}
-    metrics: Metrics = {name: masked_mean(which_BT.float(), mask_BT) for name, which_BT in clipped.items()}
+    metrics: Means = {name: masked_mean(which_BT.float(), mask_BT) for name, which_BT in clipped.items()}
     return {**metrics, "policy/kl_prox": masked_mean(-d_BT, mask_BT)}

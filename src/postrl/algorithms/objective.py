@@ -19,9 +19,9 @@ from postrl.algorithms.filters import overlong_penalty, truncated, truncation_ma
 from postrl.algorithms.kl import k1, loss_estimator
 from postrl.algorithms.losses import negative_log_likelihood
 from postrl.algorithms.parts import present
-from postrl.algorithms.reduce import Metrics, masked_mean
+from postrl.algorithms.reduce import as_means, masked_mean
 from postrl.algorithms.value import explained_variance, value_loss
-from postrl.types import Batch
+from postrl.types import Batch, Mean, Means
 
 # -- before the update: a whole step at once -------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ def with_advantages(batch: Batch, algorithm: Algorithm) -> Batch:
         present(getattr(batch, _FIELDS[need][0]), _FIELDS[need][1])
     batch = _penalised(replace(batch, mask_BT=batch.mask_BT & ~batch.rewards_B.isnan().unsqueeze(-1)), algorithm)
     estimate = Estimate(*algorithm.advantage(batch, algorithm))
-    mask_BT, metrics = batch.mask_BT, {**batch.metrics, **estimate.metrics}
+    mask_BT, metrics = batch.mask_BT, {**batch.metrics, **as_means(estimate.metrics)}
     if algorithm.mask_truncated_completions:
         mask_BT = truncation_mask(mask_BT, truncated(batch))
     if batch.values_BT is not None and estimate.returns_BT is not None:
@@ -71,7 +71,7 @@ def _penalised(batch: Batch, a: Algorithm) -> Batch:
         lengths_B = batch.mask_BT.sum(-1)
         penalty_B = overlong_penalty(lengths_B, a.max_completion_length, a.overlong_buffer * a.max_completion_length)
         batch = replace(batch, rewards_B=batch.rewards_B + penalty_B)
-        metrics["reward/overlong_penalty"] = (float(penalty_B.sum()), float(len(batch)))
+        metrics["reward/overlong_penalty"] = Mean(float(penalty_B.sum()), float(len(batch)))
     if a.penalises_kl:
         ref_BT = present(batch.ref_BT, "ref")
         if a.proximal == "sampler":  # where it gave no log-prob there is no distance to punish
@@ -80,7 +80,7 @@ def _penalised(batch: Batch, a: Algorithm) -> Batch:
             prox_BT = present(batch.prox_BT, "prox")
         kl_BT = k1(prox_BT.detach(), ref_BT, batch.mask_BT)
         batch = replace(batch, kl_BT=a.beta * kl_BT)
-        metrics["reward/kl_ref"] = (float(kl_BT.sum()), float(batch.mask_BT.sum()))
+        metrics["reward/kl_ref"] = Mean(float(kl_BT.sum()), float(batch.mask_BT.sum()))
     return replace(batch, metrics=metrics)
 
 
@@ -96,7 +96,7 @@ def denominators(batch: Batch, dp_size: int) -> Denoms:
 
 def objective(
     logp_BT: Tensor, batch: Batch, algorithm: Algorithm, denoms: Denoms, *, entropy_BT: Tensor | None = None
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, Means]:
     """The loss of one micro-batch, ready for `backward`, and its metrics.
 
     Without `batch.prox_BT` the proximal policy is the live one, detached: right for one optimizer step per batch. The
@@ -109,9 +109,8 @@ def objective(
         entropy_BT: entropy of the policy at each token in nats, with gradient where `entropy_coef` is not 0.
 
     Returns:
-        the loss, already divided by the global denominators and multiplied by dp_size; and (sum, count) pairs, for
-        which it is not: `policy/loss`, `policy/kl_ref` hold local sums over local counts of tokens or sequences, so
-        that adding them up over micro-batches and ranks and dividing once gives the loss of the whole step.
+        the loss, already divided by the global denominators and multiplied by dp_size; and metrics, for which it
+        is not: `policy/loss`, `policy/kl_ref` hold local sums over local counts of tokens or sequences, so that adding them up over micro-batches and ranks and dividing once gives the loss of the whole step.
 
     Raises:
         ValueError: the batch lacks what the algorithm needs, or log-probs in less than 32 bits.
@@ -144,7 +143,7 @@ def objective(
     return loss, {**metrics, **mismatch}
 
 
-def value_objective(values_BT: Tensor, batch: Batch, algorithm: Algorithm, denoms: Denoms) -> tuple[Tensor, Metrics]:
+def value_objective(values_BT: Tensor, batch: Batch, algorithm: Algorithm, denoms: Denoms) -> tuple[Tensor, Means]:
     """The critic's loss of one micro-batch, ready for `backward`, and its metrics, in the manner of `objective`.
 
     Args:
@@ -194,7 +193,7 @@ def rows_without_tokens(batch: Batch) -> list[int]:
     return [int(row) for row in (~batch.mask_BT.any(-1)).nonzero().flatten()]
 
 
-def idle_totals(batch: Batch, rows: list[int], algorithm: Algorithm) -> tuple[Tensor, Tensor]:
+def idle_totals(batch: Batch, rows: list[int], algorithm: Algorithm) -> Mean:
     """What these rows add to `policy/loss`: nothing to its sum, their share to its count."""
     mask_BT = batch.mask_BT[rows]
     zeros = torch.zeros_like(mask_BT, dtype=torch.float32)

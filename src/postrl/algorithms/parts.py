@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from postrl.algorithms import advantages, losses, returns
-from postrl.algorithms.advantages import Pairs
 from postrl.algorithms.algorithm import Advantage, Algorithm, Estimate, Loss
-from postrl.algorithms.reduce import Metrics
-from postrl.types import Batch
+from postrl.types import Batch, Means
 
 # -- advantages: one a completion ------------------------------------------------------------------------------------------
 
@@ -24,22 +22,22 @@ def outcome(batch: Batch) -> Tensor:
     return rewards_B if batch.kl_BT is None else rewards_B - batch.kl_BT.double().sum(-1)
 
 
-def _group(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
+def _group(batch: Batch, a: Algorithm) -> tuple[Tensor, Means]:
     if a.multi_objective_aggregation == "normalize_then_sum":
         parts_BF = present(batch.parts_BF, "scores of the single reward functions")
         return advantages.normalize_then_sum(parts_BF, outcome(batch), batch.group_B, a.reward_weights)
     return advantages.grpo(outcome(batch), batch.group_B, scale=a.scale_rewards)
 
 
-def _rloo(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
+def _rloo(batch: Batch, a: Algorithm) -> tuple[Tensor, Means]:
     return advantages.rloo(outcome(batch), batch.group_B)
 
 
-def _opo(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
+def _opo(batch: Batch, a: Algorithm) -> tuple[Tensor, Means]:
     return advantages.opo(outcome(batch), batch.group_B, batch.mask_BT.sum(-1))
 
 
-def _batch_mean(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
+def _batch_mean(batch: Batch, a: Algorithm) -> tuple[Tensor, Means]:
     return advantages.batch_mean(outcome(batch))
 
 
@@ -50,15 +48,15 @@ def _rewards_BT(batch: Batch) -> Tensor:
     return returns.token_rewards(batch.rewards_B, batch.mask_BT, batch.kl_BT)
 
 
-def _reinforce_pp(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
+def _reinforce_pp(batch: Batch, a: Algorithm) -> tuple[Tensor, Means]:
     return returns.reinforce_pp(_rewards_BT(batch), batch.mask_BT, gamma=a.gamma), {}
 
 
-def _reinforce_pp_baseline(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
+def _reinforce_pp_baseline(batch: Batch, a: Algorithm) -> tuple[Tensor, Means]:
     return returns.reinforce_pp_baseline(outcome(batch), batch.group_B, batch.mask_BT)
 
 
-def _remax(batch: Batch, a: Algorithm) -> tuple[Tensor, Pairs]:
+def _remax(batch: Batch, a: Algorithm) -> tuple[Tensor, Means]:
     greedy_B = present(batch.greedy_B, "rewards of greedy completions")
     return returns.remax(_rewards_BT(batch), greedy_B, batch.group_B, batch.mask_BT)
 
@@ -81,29 +79,21 @@ def _gae(batch: Batch, a: Algorithm) -> Estimate:
 # -- losses ----------------------------------------------------------------------------------------------------------------
 
 
-def _clip(
-    logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm
-) -> tuple[Tensor, Metrics]:
+def _clip(logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm) -> tuple[Tensor, Means]:
     return losses.ppo_clip(
         logp_BT, prox_BT, adv, mask_BT, epsilon_low=a.epsilon, epsilon_high=a.epsilon_upper, dual_clip=a.dual_clip
     )
 
 
-def _gspo(
-    logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm
-) -> tuple[Tensor, Metrics]:
+def _gspo(logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm) -> tuple[Tensor, Means]:
     return losses.gspo(logp_BT, prox_BT, adv, mask_BT, epsilon_low=a.epsilon, epsilon_high=a.epsilon_upper)
 
 
-def _cispo(
-    logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm
-) -> tuple[Tensor, Metrics]:
+def _cispo(logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm) -> tuple[Tensor, Means]:
     return losses.cispo(logp_BT, prox_BT, adv, mask_BT, cap_low=a.is_cap_low, cap_high=a.is_cap_high)
 
 
-def _sapo(
-    logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm
-) -> tuple[Tensor, Metrics]:
+def _sapo(logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm) -> tuple[Tensor, Means]:
     return losses.sapo(
         logp_BT, prox_BT, adv, mask_BT, temperature_pos=a.sapo_temperature_pos, temperature_neg=a.sapo_temperature_neg
     )
@@ -111,7 +101,7 @@ def _sapo(
 
 def _reinforce(
     logp_BT: Tensor, prox_BT: Tensor | None, adv: Tensor, mask_BT: Tensor, a: Algorithm
-) -> tuple[Tensor, Metrics]:
+) -> tuple[Tensor, Means]:
     """REINFORCE where the live policy is the one that ratios are taken against, else the clipped ratio.
 
     "prox" among the needs does not tell: with the KL in the reward it is wanted for that alone.

@@ -1,11 +1,11 @@
-"""Metrics as (sum, count) pairs: added over micro-batches and ranks, divided once at the end.
+"""Metrics as `Mean(total, count)`: added over micro-batches and ranks, divided once at the end.
 
 How a metric is reduced is read from its name, and only from its name:
 
-    mismatch/max_abs, anything_max   a maximum, held as (maximum, 1): the larger one wins (`is_maximum`)
-    every other name                 (sum, count): both are added
+    mismatch/max_abs, anything_max   a maximum, held as Mean(maximum, 1): the larger one wins (`is_maximum`)
+    every other name                 total and count are added
 
-Over ranks, all-reduce the pairs of the first kind with MAX and of the second with SUM; every rank holds the same names
+Over ranks, all-reduce those of the first kind with MAX and of the second with SUM; every rank holds the same names
 as long as each ran at least one micro-batch, an empty one included. Values may be 0-d tensors, so that no micro-batch
 waits for the device.
 """
@@ -17,13 +17,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-Number = float | Tensor
-Metrics = dict[str, tuple[Number, Number]]
+from postrl.types import Mean, Means, reported
+
+Pair = tuple[float | Tensor, float | Tensor]
+"""A `Mean`, or what an algorithm of the user's gives for one."""
 
 
-def masked_mean(x_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """The (sum, count) pair of `x` where the mask is set."""
-    return torch.where(mask_BT, x_BT.detach(), 0.0).sum(), mask_BT.sum()
+def masked_mean(x_BT: Tensor, mask_BT: Tensor) -> Mean:
+    """The mean of `x` where the mask is set."""
+    return Mean(torch.where(mask_BT, x_BT.detach(), 0.0).sum(), mask_BT.sum())
 
 
 def masked_row_mean(x: Tensor, mask_BT: Tensor) -> Tensor:
@@ -33,10 +35,10 @@ def masked_row_mean(x: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, x, 0.0).sum(-1) / mask_BT.sum(-1).clamp(min=1)
 
 
-def masked_max(x_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, float]:
-    """The (maximum, 1) pair of `x` where the mask is set, for an `x` of at least 0; 0 when nothing is set."""
+def masked_max(x_BT: Tensor, mask_BT: Tensor) -> Mean:
+    """The maximum of `x` where the mask is set, for an `x` of at least 0; 0 when nothing is set."""
     selected = torch.where(mask_BT, x_BT.detach(), 0.0).flatten()
-    return torch.cat([selected, selected.new_zeros(1)]).max(), 1.0
+    return Mean(torch.cat([selected, selected.new_zeros(1)]).max(), 1.0)
 
 
 def is_maximum(name: str) -> bool:
@@ -44,27 +46,31 @@ def is_maximum(name: str) -> bool:
     return name.endswith(("_max", "/max_abs"))
 
 
-def accumulate(totals: Mapping[str, tuple[Number, Number]], metrics: Mapping[str, tuple[Number, Number]]) -> Metrics:
-    """`totals` with the pairs of one more micro-batch (or rank) taken in. Neither argument is changed."""
-    merged: Metrics = dict(totals)
-    for name, (value, count) in metrics.items():
+def as_means(metrics: Mapping[str, Pair]) -> Means:
+    return {name: Mean(*pair) for name, pair in metrics.items()}
+
+
+def accumulate(totals: Mapping[str, Pair], metrics: Mapping[str, Pair]) -> Means:
+    """`totals` with the metrics of one more micro-batch (or rank) taken in. Neither argument is changed."""
+    merged = as_means(totals)
+    for name, more in as_means(metrics).items():
         if name not in merged:
-            merged[name] = (value, count)
+            merged[name] = more
         elif is_maximum(name):
-            merged[name] = (torch.maximum(torch.as_tensor(merged[name][0]), torch.as_tensor(value)), 1.0)
+            merged[name] = Mean(torch.maximum(torch.as_tensor(merged[name].total), torch.as_tensor(more.total)), 1.0)
         else:
-            merged[name] = (merged[name][0] + value, merged[name][1] + count)
+            merged[name] += more
     return merged
 
 
-def finish(totals: Mapping[str, tuple[Number, Number]]) -> dict[str, float]:
+def finish(totals: Mapping[str, Pair]) -> dict[str, float]:
     """The values to report. A metric for which nothing was counted is left out.
 
     `mismatch/ratio` and `mismatch/ratio_sq`, the first two moments of the importance ratio, become the effective sample
     size `mismatch/ess` = mean(ratio)^2 / mean(ratio^2): 1 when sampler and learner agree, 1/n when one token of n
     carries everything.
     """
-    values = {name: float(value) / float(count) for name, (value, count) in totals.items() if float(count)}
+    values = reported(as_means(totals))
     mean, mean_sq = values.pop("mismatch/ratio", None), values.pop("mismatch/ratio_sq", None)
     if mean is not None and mean_sq is not None:
         values["mismatch/ess"] = mean**2 / mean_sq

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from postrl.algorithms.advantages import ZERO_SPREAD, Pairs, grpo, has_baseline
+from postrl.algorithms.advantages import ZERO_SPREAD, grpo, has_baseline
+from postrl.types import Mean, Means
 
 MIN_VARIANCE = 1e-8
 """Whitening divides by the root of at least this."""
@@ -112,19 +113,19 @@ def reinforce_pp(rewards_BT: Tensor, mask_BT: Tensor, *, gamma: float = 1.0) -> 
     return whiten(rewards_to_go(rewards_BT, mask_BT, gamma), mask_BT)
 
 
-def reinforce_pp_baseline(rewards_B: Tensor, group_B: Tensor, mask_BT: Tensor) -> tuple[Tensor, Pairs]:
+def reinforce_pp_baseline(rewards_B: Tensor, group_B: Tensor, mask_BT: Tensor) -> tuple[Tensor, Means]:
     """Rewards less the mean of their group, whitened over the tokens of the batch (REINFORCE++-baseline, arXiv:2501.03262).
 
     The mean is taken over tokens, so a group with equal rewards does not stay at 0 unless all groups are such: that is the
     algorithm, and dynamic sampling keeps such groups out. A group with less than two scored rollouts stays at 0 and does
-    not enter. Arguments and pairs as for `grpo`, plus the mask.
+    not enter. Arguments and metrics as for `grpo`, plus the mask.
     """
-    advantages_B, pairs = grpo(rewards_B, group_B, scale="none")
+    advantages_B, metrics = grpo(rewards_B, group_B, scale="none")
     compared_BT = mask_BT & has_baseline(rewards_B, group_B).unsqueeze(-1)
-    return whiten(advantages_B.unsqueeze(-1).expand(mask_BT.shape), compared_BT), pairs
+    return whiten(advantages_B.unsqueeze(-1).expand(mask_BT.shape), compared_BT), metrics
 
 
-def remax(rewards_BT: Tensor, greedy_B: Tensor, group_B: Tensor, mask_BT: Tensor) -> tuple[Tensor, Pairs]:
+def remax(rewards_BT: Tensor, greedy_B: Tensor, group_B: Tensor, mask_BT: Tensor) -> tuple[Tensor, Means]:
     """`A_t = sum over s >= t of r_s - R_greedy` (ReMax, arXiv:2310.10505).
 
     Args:
@@ -132,11 +133,11 @@ def remax(rewards_BT: Tensor, greedy_B: Tensor, group_B: Tensor, mask_BT: Tensor
         greedy_B: reward of the greedy completion of the same prompt; NaN where there is none: advantage exactly 0.
 
     Returns:
-        float64 [B, T], 0 where the mask is not set; and the pair `group/too_small`: prompts without a baseline.
+        float64 [B, T], 0 where the mask is not set; and the metric `group/too_small`: prompts without a baseline.
     """
     known_B = ~greedy_B.isnan()
     advantages_BT = rewards_to_go(rewards_BT, mask_BT) - greedy_B.double().unsqueeze(-1)
     n_groups, n_known = len(set(group_B.tolist())), len(set(group_B[known_B].tolist()))
     return torch.where(mask_BT & known_B.unsqueeze(-1), advantages_BT, 0.0), {
-        "group/too_small": (float(n_groups - n_known), float(n_groups))
+        "group/too_small": Mean(float(n_groups - n_known), float(n_groups))
     }

@@ -24,19 +24,17 @@ from postrl.learning.microbatch import plan, split
 from postrl.learning.on_cpu import passes_on
 from postrl.learning.optim import learning_rate, make_optimizer
 from postrl.learning.sharding import Ranks, shard, whole
-from postrl.types import Batch, Rollout
+from postrl.types import Batch, Mean, Means, Rollout
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
 
 M = TypeVar("M", bound=Body)
-Pairs = dict[str, tuple[Any, Any]]
-"""(sum, count) by metric; see `postrl.algorithms.reduce`."""
-Objective = Callable[..., tuple[Tensor, Pairs]]
+Objective = Callable[..., tuple[Tensor, Means]]
 """(what the model gives for each token, [b, T] each, micro-batch, denominators) -> loss to call backward on, metrics."""
 Denominators = Callable[[Batch, int], Any]
 """(mini-batch of all ranks, number of ranks) -> what its losses are divided by, the same for all its micro-batches."""
-Merge = Callable[[Pairs, Pairs], Pairs]
+Merge = Callable[[Means, Means], Means]
 
 SMALLER = "train adapters (--lora-rank 16), use --optim sgd, or more GPUs (--num-processes)"
 """What helps where weights and optimizer do not fit."""
@@ -48,8 +46,8 @@ MAX_NONFINITE = 3
 class UpdateReport:
     """What one phase of updates did."""
 
-    metrics: Pairs = field(default_factory=dict)
-    """This rank's (sum, count) pairs over all micro-batches."""
+    metrics: Means = field(default_factory=dict)
+    """This rank's, over all micro-batches."""
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
     """Optimizer steps that were skipped because loss or gradient was not finite."""
@@ -167,32 +165,32 @@ class Optimizing(ABC, Generic[M]):
             return
         denoms = denominators(batch.rows(rows), self.ranks.size)
 
-        def accumulate() -> Pairs:
+        def accumulate() -> Means:
             return self._accumulate(batch, self._plan(batch, idle)[index][self.ranks.rank], objective, merge, denoms)
 
-        pairs = self._with_room(accumulate)
-        self._step(pairs, report)
+        means = self._with_room(accumulate)
+        self._step(means, report)
         self.passes.give_back_memory()
-        report.metrics = merge(report.metrics, pairs)
+        report.metrics = merge(report.metrics, means)
 
     def _accumulate(
         self, batch: Batch, micros: list[list[int]], objective: Objective, merge: Merge, denoms: Any
-    ) -> Pairs:
-        pairs: Pairs = {}
+    ) -> Means:
+        means: Means = {}
         for i, rows in enumerate(micros):
             if self.sharded:
                 self.module.set_requires_gradient_sync(i == len(micros) - 1)  # type: ignore[operator]
             micro = batch.rows(rows)
             loss, metrics = objective(*self._outputs(micro.rollouts, micro.mask_BT), micro, denoms)
             loss.backward()  # type: ignore[no-untyped-call]
-            pairs = merge(pairs, metrics)
-        return pairs
+            means = merge(means, metrics)
+        return means
 
-    def _step(self, pairs: Pairs, report: UpdateReport) -> None:
+    def _step(self, means: Means, report: UpdateReport) -> None:
         trained = [p for p in self.module.parameters() if p.requires_grad]
         limit = self.config.max_grad_norm or float("inf")
         norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, limit)))
-        loss = float(pairs.get(f"{self.name}/loss", (0.0, 0.0))[0])
+        loss = float(means.get(f"{self.name}/loss", Mean()).total)
         broken = not (math.isfinite(norm) and math.isfinite(loss))
         if not self.ranks.max([float(broken)])[0]:  # all ranks step or none
             report.lr = learning_rate(self.config, self.updates, self.total_updates)
@@ -211,7 +209,7 @@ class Optimizing(ABC, Generic[M]):
 
     # -- full memory ---------------------------------------------------------------------------------------------------
 
-    def _with_room(self, accumulate: Callable[[], Pairs]) -> Pairs:
+    def _with_room(self, accumulate: Callable[[], Means]) -> Means:
         """Forward and backward passes; when memory runs out, once more with half the token budget.
 
         Raises:

@@ -23,7 +23,7 @@ from postrl.rewards.registry import RewardSpec, distinct
 from postrl.rewards.rows import rows_by_data
 from postrl.rewards.score import Score
 from postrl.rewards.text import opened_by
-from postrl.types import Group, Prompt, Rollout
+from postrl.types import Group, Mean, Means, Metrics, Prompt, Rollout
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -32,7 +32,6 @@ RECENT_CALLS = 1000
 MOST_NOTES = 100
 MARGIN = 10.0
 """Seconds that a call of a built-in may take beside its completions."""
-Metric = tuple[float, float] | float
 
 
 @dataclass
@@ -61,8 +60,8 @@ class Function:
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
     statuses: set[str] = field(default_factory=set)
     """Those seen so far: they are reported when they are 0 as well."""
-    logged: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Sums and counts of `log_metric` since the last report."""
+    logged: Means = field(default_factory=dict)
+    """What came by `log_metric` since the last report."""
     cost: float = 0.0
     """Sum of what was logged as `cost` since the worker was started, that of evaluations included."""
     notes: set[str] = field(default_factory=set)
@@ -227,10 +226,10 @@ class RewardRunner:
                     hint=f"fix the function, or raise --reward-error-budget{output}",
                 )
 
-    def metrics(self, groups: Sequence[Group]) -> dict[str, Metric]:
-        """Metrics of these groups and of what was logged since the last report: (sum, count) pairs, and plain numbers:
+    def metrics(self, groups: Sequence[Group]) -> Metrics:
+        """Metrics of these groups and of what was logged since the last report: means, and plain numbers:
         `latency_p99` in seconds over the latest calls, `cost_total`, `restarts` and `misused_logs` since the start."""
-        metrics: dict[str, Metric] = {}
+        metrics: Metrics = {}
         for name, function in self.functions.items():
             for metric, value in self._metrics_of(function, _scores(groups, name)):
                 metrics[f"reward/{name}/{metric}"] = value
@@ -292,10 +291,9 @@ class RewardRunner:
     def _note(self, function: Function, outcome: Outcome) -> None:
         """Count what went wrong, and write it into the log."""
         function.latencies.append(outcome.seconds)
-        for metric, (total, counted) in outcome.metrics.items():
-            before = function.logged.get(metric, (0.0, 0.0))
-            function.logged[metric] = (before[0] + total, before[1] + counted)
-        function.cost += outcome.metrics.get("cost", (0.0, 0.0))[0]
+        for metric, mean in outcome.metrics.items():
+            function.logged[metric] = function.logged.get(metric, Mean()) + mean
+        function.cost += float(outcome.metrics.get("cost", Mean()).total)
         for note in outcome.notes:
             function.misused_logs += note.startswith("log_")
             if note not in function.notes and len(function.notes) < MOST_NOTES:  # once a run
@@ -326,15 +324,15 @@ class RewardRunner:
         scored = [weight * value for weight, value in values if value is not None]
         return sum(scored) if scored else None
 
-    def _metrics_of(self, function: Function, scores: Sequence[Score]) -> Iterator[tuple[str, Metric]]:
+    def _metrics_of(self, function: Function, scores: Sequence[Score]) -> Iterator[tuple[str, Mean | float]]:
         """(name, value) of each metric of a function; `scores` are those of the step."""
         values = [score.value for score in scores if score.value is not None]
         if values:
-            yield "mean", (sum(values), float(len(values)))
+            yield "mean", Mean.of(values)
         statuses = Counter(score.status for score in scores)
         function.statuses |= set(statuses)
         for status in sorted(function.statuses) if scores else ():
-            yield f"status/{status}", (float(statuses[status]), float(len(scores)))
+            yield f"status/{status}", Mean(float(statuses[status]), float(len(scores)))
         yield from function.logged.items()
         if latencies := sorted(function.latencies):
             yield "latency_p99", latencies[math.ceil(0.99 * len(latencies)) - 1]

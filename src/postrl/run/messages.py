@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from postrl.errors import PostrlError, WaitTimeout, error_from_wire
-from postrl.types import GREEDY, Group, Rollout
+from postrl.types import GREEDY, Group, Mean, Metrics, Rollout
 
 PROTOCOL = 6
 _PREFIX = struct.Struct("<4sQ")
@@ -105,6 +105,11 @@ def encode_groups(kind: str, groups: list[Group], data: dict[str, Any] | None = 
         "rollouts": [_rollout_header(r) for r in rollouts],
     }
     return encode(kind, header, arrays)
+
+
+def decode_metrics(metrics: dict[str, Any]) -> Metrics:
+    """Metrics as they were sent: JSON has a `Mean` as a list."""
+    return {name: Mean(*metric) if isinstance(metric, list) else metric for name, metric in metrics.items()}
 
 
 def _joined(name: str, values: list[list[Any]], dtype: Any) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ from postrl.run.metrics import rollout_summary
 from postrl.simulation import clock
 from postrl.simulation.assumptions import Assumptions, sends_adapters
 from postrl.simulation.sampler import SimulatedSampler
-from postrl.types import Group, Prompt, Rollout
+from postrl.types import Group, Prompt, Rollout, reported
 from postrl.worker.streaming import StreamingWorker
 
 ASSESS_SPEED = 3.0
@@ -307,6 +307,5 @@ def _summary(groups: Sequence[Group], updates: int) -> Metrics:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> Metrics:
-    """The worker's metrics, pairs as quotients; there are no epochs and no scores here."""
-    numbers = {name: v[0] / v[1] if isinstance(v, tuple) else float(v) for name, v in metrics.items()}
-    return {name: value for name, value in numbers.items() if name not in ("epoch", "group/unscored")}
+    """The worker's metrics; there are no epochs and no scores here."""
+    return {name: value for name, value in reported(metrics).items() if name not in ("epoch", "group/unscored")}

@@ -16,9 +16,19 @@ from postrl.errors import PostrlError, UsageError, WaitTimeout
 from postrl.rewards.builtin import BUILTINS, VERIFIERS
 from postrl.rewards.registry import distinct, resolve
 from postrl.rollout.store import read_rollouts, stored_steps
-from postrl.run.messages import PROTOCOL, Channel, Message, ProtocolError, connect, decode_groups, encode, encode_groups
-from postrl.types import Group
-from postrl.worker.worker import Metrics, RolloutWorker
+from postrl.run.messages import (
+    PROTOCOL,
+    Channel,
+    Message,
+    ProtocolError,
+    connect,
+    decode_groups,
+    decode_metrics,
+    encode,
+    encode_groups,
+)
+from postrl.types import Group, Metrics
+from postrl.worker.worker import RolloutWorker
 
 T = TypeVar("T")
 
@@ -139,11 +149,12 @@ class RemoteSource:
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
         _, data, arrays = self._ask("groups", {"step": step, "version": version}, timeout=self.timeout)
         self._position = data["position"]
-        return decode_groups(data, arrays), {**data["metrics"], "rollout/worker_restarts": float(self.restarts)}
+        metrics = decode_metrics(data["metrics"])
+        return decode_groups(data, arrays), {**metrics, "rollout/worker_restarts": float(self.restarts)}
 
     def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         _, data, arrays = self._ask("evaluate", {"version": version}, timeout=self.timeout)
-        return decode_groups(data, arrays), data["metrics"]
+        return decode_groups(data, arrays), decode_metrics(data["metrics"])
 
     @contextmanager
     def pushing(self, version: int) -> Iterator[None]:

@@ -24,9 +24,9 @@ from postrl.rewards.runner import RewardRunner
 from postrl.rollout.sampler import ServerSampler
 from postrl.rollout.turn_end import TurnEnd
 from postrl.run.waiting import SPEAK_AFTER
-from postrl.types import Group, greedy_groups
+from postrl.types import Group, Mean, Metrics, greedy_groups
 from postrl.worker.buffer import Buffer, Entry
-from postrl.worker.worker import NO_TURN, Metrics, RolloutWorker, mark_dropped, new_group
+from postrl.worker.worker import NO_TURN, RolloutWorker, mark_dropped, new_group
 
 MAX_FAILURES = 3
 """Times a group may fail to give completions before its prompt is left out."""
@@ -449,6 +449,6 @@ class Tally:
             "rollout/in_flight_groups": float(len(buffer.entries) - len(buffer.finished)),
         }
         if self.lengths:
-            metrics["rollout/dropped_length_mean"] = (float(sum(self.lengths)), float(len(self.lengths)))
+            metrics["rollout/dropped_length_mean"] = Mean.of(self.lengths)
         self.tokens, self.lengths, self._idle, self._since = 0, [], 0.0, now
         return metrics

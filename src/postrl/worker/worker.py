@@ -29,10 +29,9 @@ from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_s
 from postrl.rollout.turn_end import TurnEnd, turn_end
 from postrl.rows.tokens import check_vocabulary
 from postrl.run.folder import RunFolder
-from postrl.types import GREEDY, Group, Prompt, Rollout, greedy_groups
+from postrl.types import GREEDY, Group, Mean, Metrics, Prompt, Rollout, greedy_groups
 from postrl.worker.informative import informative, unjudged
 
-Metrics = dict[str, Any]
 MAX_MISSING_LOGPS = 0.01
 """Share of tokens without a sampler log-prob above which a batch is refused."""
 NO_TURN = TurnEnd()
@@ -103,7 +102,7 @@ class RolloutWorker:
         before, number = self.state(), self.config.prompts_per_step
         groups: list[Group] = []
         replaced: list[Group] = []
-        times: Metrics = {}
+        times: dict[str, float] = {}
         try:
             while len(groups) < number:
                 sampled, seconds = await self._sample(self._draw(number - len(groups)), self._requests, version)
@@ -141,14 +140,14 @@ class RolloutWorker:
         self.rewards.forget_logged()  # the next step reports its own
         self.rewards.check_budget(groups, self.config.reward_error_budget)
         scores = [r.reward for g in groups for r in g.rollouts if r.reward is not None]
-        lengths = [float(len(r.completion_ids)) for g in groups for r in g.rollouts]
-        cut = [float(r.finish_reason == "length") for g in groups for r in g.rollouts]
+        lengths = [len(r.completion_ids) for g in groups for r in g.rollouts]
+        cut = [r.finish_reason == "length" for g in groups for r in g.rollouts]
         name = self.evaluation.name if self.evaluation else ""
         return groups, {
-            f"eval/{name}/reward": (sum(scores), float(len(scores))),
-            f"eval/{name}/completion_length": (sum(lengths), float(len(lengths))),
-            f"eval/{name}/truncated_frac": (sum(cut), float(len(cut))),
-            f"eval/{name}/missing_frac": (float(len(prompts) - len(groups)), float(len(prompts))),
+            f"eval/{name}/reward": Mean.of(scores),
+            f"eval/{name}/completion_length": Mean.of(lengths),
+            f"eval/{name}/truncated_frac": Mean.of(cut),
+            f"eval/{name}/missing_frac": Mean(float(len(prompts) - len(groups)), float(len(prompts))),
         }
 
     def _accept(self, groups: list[Group], replaced: Sequence[Group] = ()) -> Metrics:
@@ -167,7 +166,7 @@ class RolloutWorker:
 
     async def _sample(
         self, prompts: Sequence[tuple[int, Prompt]], ask: Callable[[Group, Prompt, int], list[Request]], version: int
-    ) -> tuple[list[Group], Metrics]:
+    ) -> tuple[list[Group], dict[str, float]]:
         """Sample all, score each group as soon as it is whole, and all of them by what compares them."""
         started = time.monotonic()
         groups = [new_group(gid, prompt) for gid, prompt in prompts]
@@ -314,7 +313,7 @@ def drop_unscored(groups: Sequence[Group]) -> int:
 
 def _greedy(groups: Sequence[Group]) -> Metrics:
     rewards = [group.greedy.reward for group in groups if group.greedy and group.greedy.reward is not None]
-    return {"reward/greedy_mean": (sum(rewards), float(len(rewards)))} if rewards else {}
+    return {"reward/greedy_mean": Mean.of(rewards)} if rewards else {}
 
 
 def check_logps(groups: Sequence[Group]) -> None:

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from postrl.types import Mean, Means
+
 RESERVED = frozenset({"mean", "latency_p99", "cost_total", "restarts", "misused_logs"})
 """Names of reward/<function>/<name> that postrl reports itself, beside status/<status>."""
 
@@ -24,8 +26,8 @@ class Log:
     def __init__(self, count: int) -> None:
         self.count = count
         self.columns: dict[str, list[Any]] = {}
-        self.metrics: dict[str, tuple[float, float]] = {}
-        """(sum, count) of the values that are finite."""
+        self.metrics: Means = {}
+        """Of the values that are finite."""
         self.notes: list[str] = []
 
     def asked_for(self, function: Callable[..., Any]) -> dict[str, Callable[..., None]]:
@@ -57,9 +59,9 @@ class Log:
         except Exception:
             self.notes.append(f"log_metric({name!r}) got {value!r:.200} ({type(value).__name__}), expected a number")
             return
-        total, counted = self.metrics.get(_printable(name), (0.0, 0.0))
-        finite = math.isfinite(total + number)
-        self.metrics[_printable(name)] = (total + (number if finite else 0.0), counted + finite)
+        before = self.metrics.get(_printable(name), Mean())
+        after = before + Mean(number, 1.0)
+        self.metrics[_printable(name)] = after if math.isfinite(after.total) else before
 
 
 def _printable(name: Any) -> str:

@@ -26,6 +26,7 @@ from postrl.rewards.calling import frames
 from postrl.rewards.calling.lifetime import kill_group
 from postrl.rewards.registry import RewardSpec
 from postrl.rewards.score import STATUSES, Score
+from postrl.types import Mean, Means
 
 REAP_TIMEOUT = 10.0
 LARGEST_GROWTH = 2 << 30
@@ -52,8 +53,8 @@ class Outcome:
     seconds: float = 0.0
     extra: dict[str, list[Any]] = field(default_factory=dict)
     """Columns of `log_extra`: a value for each completion."""
-    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Sums and counts of `log_metric`."""
+    metrics: Means = field(default_factory=dict)
+    """Of `log_metric`."""
     notes: list[str] = field(default_factory=list)
     """What went wrong beside the scores."""
     version: str = ""
@@ -293,10 +294,10 @@ def _read_outcome(count: int, reply: dict[str, Any]) -> tuple[Outcome, int]:
         if not (score.value is None or _is_number(score.value)) or score.status not in STATUSES:
             raise ValueError(f"{score} is not a score")
     extra = {str(column): list(values) for column, values in reply["extra"].items()}
-    metrics = {str(name): (total, counted) for name, (total, counted) in reply["metrics"].items()}
+    metrics = {str(name): Mean(total, counted) for name, (total, counted) in reply["metrics"].items()}
     if {len(scores), *map(len, extra.values())} != {count}:
         raise ValueError(f"{len(scores)} scores for {count} completions, or a column of another length")
-    if not all(_is_number(x) for pair in metrics.values() for x in pair):
+    if not all(_is_number(x) for mean in metrics.values() for x in mean):
         raise ValueError(f"{metrics} are not sums and counts")
     notes = [str(note) for note in reply["notes"]]
     outcome = Outcome(scores, None if error is None else str(error), extra=extra, metrics=metrics, notes=notes)
