@@ -30,7 +30,7 @@ HEAVY = {"torch", "transformers", "vllm", "datasets", "accelerate", "peft", "pan
 
 
 COMMANDS = (
-    (), ("grpo",), ("grpo", "--help-all"), ("serve",), ("serve", "--help-all"), ("plan", "--help-all"), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",), ("plan",), ("merge",),
+    (), ("grpo",), ("grpo", "--help-all"), ("serve",), ("serve", "--help-all"), ("plan", "--help-all"), ("init",), ("reward",), ("reward", "test"), ("reward", "audit"), ("rescore",), ("env",), ("plan",), ("export",), ("merge",),
 )  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def test_an_adapter_is_trained_and_saved_as_peft_loads_it(place, script):
 
 def test_a_new_run_goes_on_from_the_adapter_and_what_it_leaves_is_merged(place, script):
     import torch
-    from peft import PeftModel
+    from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM
 
     script("lora")
@@ -169,6 +169,11 @@ def test_a_new_run_goes_on_from_the_adapter_and_what_it_leaves_is_merged(place, 
     with torch.no_grad():
         torch.testing.assert_close(found(input_ids=ids).logits, expected(input_ids=ids).logits, rtol=0, atol=1e-5)
     assert place.postrl("merge", "from-lora").code == 2  # nothing is overwritten
+    exported = place.postrl("export", "from-lora", "--step", "1", "--output", "step-1")
+    assert exported.code == 0 and "wrote step-1 (an adapter, " in exported.out, exported.err
+    opened = AutoPeftModelForCausalLM.from_pretrained(place.folder / "step-1")
+    tokens = [model.generate(ids, do_sample=False, max_new_tokens=16).tolist() for model in (opened, expected)]
+    assert tokens[0] == tokens[1]
 
 
 # -- replayed.py -------------------------------------------------------------------------------------------------------

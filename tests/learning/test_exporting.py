@@ -1,4 +1,4 @@
-"""`postrl merge`: adapters and checkpoints become model folders that give the same log-probs, and nothing is overwritten."""
+"""`postrl export`: adapters and checkpoints become model folders that give the same log-probs, and nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from helpers import tiny_model, tiny_model_dir, tiny_tokenizer
@@ -65,8 +66,8 @@ def test_the_merged_model_gives_the_log_probs_of_base_and_adapter(kind: str, bas
     torch.manual_seed(0)
     expected = adapter(tmp_path / "a", base, KINDS[kind])
     source = find_source(tmp_path / "a")
-    assert source.default_target == tmp_path / "a-merged"
-    export(source, tmp_path / "m")
+    assert source.default_target("merged") == tmp_path / "a-merged"
+    export(source, tmp_path / "m", merge=True)
     found = logps(AutoModelForCausalLM.from_pretrained(tmp_path / "m"))
     assert (found - expected).abs().max() < 1e-5 < (logps(tiny_model()) - expected).abs().max()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
@@ -82,7 +83,7 @@ def test_an_embedding_that_was_resized_for_added_tokens_comes_with_the_adapter(b
     model.resize_token_embeddings(len(tokenizer))
     expected = adapter(tmp_path / "a", base, LoraConfig(**PLAIN, modules_to_save=["embed_tokens", "lm_head"]), model)
     tokenizer.save_pretrained(tmp_path / "a")
-    written = export(find_source(tmp_path / "a"), tmp_path / "m")
+    written = export(find_source(tmp_path / "a"), tmp_path / "m", merge=True)
     assert written.get_input_embeddings().weight.shape[0] == len(AutoTokenizer.from_pretrained(tmp_path / "m"))
     assert (logps(AutoModelForCausalLM.from_pretrained(tmp_path / "m")) - expected).abs().max() < 1e-5
 
@@ -91,7 +92,7 @@ def test_dtypes_and_sampling_settings_that_transformers_refuses_to_save(base: Pa
     odd = Path(shutil.copytree(base, tmp_path / "odd"))
     (odd / "generation_config.json").write_text('{"temperature": 0.6, "do_sample": false, "eos_token_id": 2}')
     adapter(tmp_path / "a", odd, KINDS["plain"])
-    export(find_source(tmp_path / "a"), tmp_path / "m", dtype="bfloat16")
+    export(find_source(tmp_path / "a"), tmp_path / "m", merge=True, dtype="bfloat16")
     assert {p.dtype for p in AutoModelForCausalLM.from_pretrained(tmp_path / "m", dtype="auto").parameters()} == {
         torch.bfloat16
     }
@@ -117,28 +118,61 @@ def test_a_checkpoint_becomes_the_policy_of_its_step(rank: int, base: Path, tmp_
     expected = logps(learner.policy.model)
     for place in (run, run / "checkpoints", run / "checkpoints" / "step_000001"):
         source = find_source(place)
-        assert source.default_target == run / "merged-step_000001"
-        export(source, tmp_path / "m")
+        assert source.default_target("merged") == run / "merged-step_000001"
+        export(source, tmp_path / "m", merge=True)
         assert (logps(AutoModelForCausalLM.from_pretrained(tmp_path / "m")) - expected).abs().max() < 1e-5
         assert GenerationConfig.from_pretrained(tmp_path / "m").eos_token_id == [2, 1]
         shutil.rmtree(tmp_path / "m")
     learner.save_model(str(run / "model"), tiny_tokenizer())
     source = find_source(run)
-    assert source.name.endswith(f"{run}/model") and source.default_target == run / "merged"
-    export(source, tmp_path / "m")
+    assert source.name.endswith(f"{run}/model") and source.default_target("merged") == run / "merged"
+    export(source, tmp_path / "m", merge=True)
     assert (logps(AutoModelForCausalLM.from_pretrained(tmp_path / "m")) - expected).abs().max() < 1e-5
     assert GenerationConfig.from_pretrained(tmp_path / "m").eos_token_id == [2, 1]
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_a_checkpoint_is_exported_as_the_run_itself_saves_its_model(rank: int, base: Path, tmp_path: Path) -> None:
+    run, learner = run_of(tmp_path, base, rank)
+    learner.save_model(str(run / "model"), tiny_tokenizer())
+    export(find_source(run, step=1), tmp_path / "m")
+    assert find_source(run, step=1).default_target("exported") == run / "exported-step_000001"
+    export(find_source(run), tmp_path / "copy")
+    saved = weights_in(run / "model")
+    for folder in (tmp_path / "m", tmp_path / "copy"):
+        assert sorted(p.name for p in folder.iterdir()) == sorted(p.name for p in (run / "model").iterdir())
+        found = weights_in(folder)
+        assert found.keys() == saved.keys() and all(torch.equal(found[name], saved[name]) for name in saved)
+        opened = PeftModel.from_pretrained(tiny_model(), str(folder)) if rank else None
+        opened = opened or AutoModelForCausalLM.from_pretrained(folder)
+        torch.testing.assert_close(logps(opened), logps(learner.policy.model))
+        assert logps(AutoModelForCausalLM.from_pretrained(folder)).equal(logps(opened))  # of adapters its base, too
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(load_file(next(folder.glob("*.safetensors"))))
+
+
+def test_a_step_without_checkpoint_and_a_dtype_for_an_adapter_alone_are_refused(base: Path, tmp_path: Path) -> None:
+    run, _ = run_of(tmp_path, base, 4)
+    with pytest.raises(UsageError, match="has no checkpoint of step 3: it has 1"):
+        find_source(run, step=3)
+    with pytest.raises(UsageError, match="has no checkpoint of step 1: it has none"):
+        find_source(base, step=1)
+    with pytest.raises(UsageError, match="an adapter is written as it was trained"):
+        export(find_source(run), tmp_path / "m", dtype="bfloat16")
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_checkpoint_of_another_base_is_refused(base: Path, tmp_path: Path) -> None:
     run, _ = run_of(tmp_path, base, 4)
     other = tiny_model_dir(tmp_path / "shallow", layers=1)
     with pytest.raises(UsageError, match=r"is of another model: it has .*layers\.1"):
-        export(find_source(run, str(other)), tmp_path / "m")
+        export(find_source(run, str(other)), tmp_path / "m", merge=True)
     shutil.rmtree(run / "checkpoints" / "step_000001" / "learner")
     (run / "checkpoints" / "step_000001" / "learner").mkdir()
     with pytest.raises(PostrlError, match="cannot be read into this model"):
-        export(find_source(run), tmp_path / "m")
+        export(find_source(run), tmp_path / "m", merge=True)
     assert not (tmp_path / "m").exists()
 
 
@@ -151,7 +185,7 @@ def test_nothing_is_overwritten_and_what_cannot_be_merged_says_what_it_is(base: 
     prompts = get_peft_model(tiny_model(), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
     prompts.save_pretrained(str(tmp_path / "p"))
     with pytest.raises(UsageError, match="of peft's kind PROMPT_TUNING: it adds to the prompt"):
-        find_source(tmp_path / "p")
+        export(find_source(tmp_path / "p"), tmp_path / "m2", merge=True)
     with pytest.raises(UsageError, match="there is no"):
         find_source(tmp_path / "nothing")
     assert find_source(base).whole

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from postrl.cli import env, grpo, init, merge, plan, processes, rescore, reward, serve, unknown
+from postrl.cli import env, export, grpo, init, plan, processes, rescore, reward, serve, unknown
 from postrl.cli.options import HELP_ALL
 from postrl.errors import PostrlError, UsageError
 from postrl.version import __version__
@@ -69,7 +69,7 @@ def _root(
 grpo.add_to(app)
 plan.add_to(app)
 serve.add_to(app)
-merge.add_to(app)
+export.add_to(app)
 init.add_to(app)
 reward.add_to(app)
 rescore.add_to(app)

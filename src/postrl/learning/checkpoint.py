@@ -3,7 +3,7 @@
 RUN/checkpoints/step_000010/
     learner/      torch.distributed.checkpoint: weights that are trained, optimizer, random state of each rank; the critic's
                   weights and optimizer, where there is one
-    generation_config.json, and with an adapter adapter_config.json     for `postrl merge`
+    generation_config.json, and with an adapter adapter_config.json     for `postrl export`
     state.json    step, weight version, optimizer steps, data position
     pending.bin   finished groups that wait to be trained on: a message of postrl.run.messages
 """
@@ -34,8 +34,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from postrl.errors import PostrlError, UsageError
-from postrl.learning.learner import Learner, name_base
+from postrl.learning.learner import Learner
 from postrl.learning.loading import make_savable
+from postrl.learning.model_folder import name_base
 from postrl.learning.optimizing import Optimizing
 from postrl.learning.stored import NamesCode, load_stored, stored_names
 
@@ -126,7 +127,7 @@ def load_policy(path: Path, model: Any) -> None:
     it has there. Weights that the checkpoint lacks were not trained, and stay.
 
     Args:
-        model: a transformers or peft model, on the CPU.
+        model: a transformers or peft model, on the CPU; of one on the meta device what was trained is moved to the CPU.
 
     Raises:
         UsageError: the checkpoint is of another model.
@@ -139,8 +140,9 @@ def load_policy(path: Path, model: Any) -> None:
             hint="give the model that the run began with: --model FOLDER",
         )
     with _reading_policy(path), _quiet():
-        state = {POLICY + name: held[name] for name in saved}
-        load_stored(state, path / "learner", alone=True)
+        new = {name: torch.empty_like(held[name], device="cpu") for name in saved if held[name].is_meta}
+        load_stored({POLICY + name: new.get(name, held[name]) for name in saved}, path / "learner", alone=True)
+    model.load_state_dict(new, strict=False, assign=True)
 
 
 def policy_names(path: Path) -> set[str]:

@@ -1,14 +1,15 @@
-"""An adapter or a checkpoint as a model folder: one that transformers and vLLM load and `--model` takes.
+"""What a run has trained, or an adapter, as a model folder: one that transformers, peft and vLLM load and `--model` takes.
 
     source = find_source(Path("runs/mine"))                       # RUN, RUN/model, a checkpoint, an adapter, a model
-    export(source, Path("runs/mine/merged"), dtype="auto")
+    export(source, Path("runs/mine/merged"), merge=True, dtype="auto")
 
 The weights are in memory once, in the dtype that is written; the folder is there under its name when it is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from postrl.host.whole import whole_folder
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_mergeable, find_adapter
 from postrl.models.folder import ADAPTER_CONFIG, CONFIG, check_model_path, has_tokenizer, is_checkpoint, is_run
 from postrl.models.packaged import PACKAGED, packaged_model
-from postrl.run.folder import checkpoints_in
+from postrl.run.folder import checkpoints_in, step_of
 
 ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -30,84 +31,106 @@ ExportDtype = Literal["auto", "float32", "bfloat16", "float16"]
 class Source:
     """What a model folder is made of."""
 
+    path: Path
+    """Where it lies: a model's folder, an adapter's or a checkpoint."""
     base: str
     """The model whose weights are loaded first: a packaged name, a hub id or a folder."""
     settings: GRPOConfig
-    """Of the run, as far as there is one: revision, chat_template, trust_remote_code."""
+    """Of the run, as far as there is one: model, revision, chat_template, trust_remote_code."""
     tokenizer: str
     """Where it is loaded from; empty: the base's."""
-    default_target: Path
+    run: Path | None = None
+    """Whose model or checkpoint it is."""
     adapter: Adapter | None = None
     checkpoint: Path | None = None
-    whole: bool = False
-    """Whether the source is a model folder already."""
     name: str = ""
     """What is used, for people."""
 
+    @property
+    def has_adapter(self) -> bool:
+        return self.adapter is not None or (self.checkpoint is not None and (self.checkpoint / ADAPTER_CONFIG).exists())
 
-def find_source(path: Path, base: str | None = None) -> Source:
+    @property
+    def whole(self) -> bool:
+        """Whether it is a model folder already."""
+        return self.adapter is None and self.checkpoint is None
+
+    def default_target(self, word: str) -> Path:
+        """RUN/merged, RUN/merged-step_000010, or beside the source SOURCE-merged, where the word is "merged"."""
+        if self.run is None:
+            return self.path.with_name(f"{self.path.name}-{word}")
+        return self.run / (f"{word}-{self.checkpoint.name}" if self.checkpoint else word)
+
+
+def find_source(path: Path, base: str | None = None, step: int | None = None) -> Source:
     """What lies at a path: of a run its model, or the newest checkpoint where that is newer.
 
     Args:
         base: the model under it, where it is no longer where the run had it.
+        step: the checkpoint of a run that is wanted.
 
     Raises:
         UsageError: nothing that a model could be made of.
     """
     path = path.expanduser()
+    if step is not None:
+        return _of_checkpoint(_step_of_run(path, step), base)
     if is_checkpoint(path):
         return _of_checkpoint(path, base)
-    if found := _newest(path):
-        return _of_checkpoint(found, base)
+    if steps := checkpoints_in(path):  # RUN/checkpoints
+        return _of_checkpoint(steps[-1], base)
     if is_run(path) and not (path / CONFIG).exists():
         return _of_run(path, base)
     if path.name == "critic" and is_run(path.parent):
         raise UsageError(
             f"{path} is the critic of a run, whole already", hint="AutoModelForTokenClassification loads it"
         )
+    run = path.parent if path.name == "model" and is_run(path.parent) else None
     if (path / ADAPTER_CONFIG).exists() or not path.exists():
         adapter = find_adapter(str(path))
         if adapter is None:
             raise UsageError(
                 f"there is no {path}", hint="give a run's folder, a checkpoint, RUN/model or an adapter's folder"
             )
-        return _of_adapter(adapter, base)
-    check_model_path(str(path), "postrl merge", tokenizer=False)
+        return replace(_of_adapter(adapter, base), run=run)
+    check_model_path(str(path), "postrl export", tokenizer=False)
     tokenizer = str(path) if has_tokenizer(path) else ""
-    target = path.with_name(f"{path.name}-merged")
-    return Source(str(path), GRPOConfig(), tokenizer, target, whole=True, name=f"the model {path}")
+    return Source(path, str(path), GRPOConfig(), tokenizer, run, name=f"the model {path}")
 
 
-def _newest(folder: Path) -> Path | None:
-    """Of RUN/checkpoints its newest one."""
-    steps = checkpoints_in(folder)
-    return steps[-1] if steps else None
+def _step_of_run(run: Path, step: int) -> Path:
+    """The checkpoint of a step."""
+    steps = {step_of(path): path for path in checkpoints_in(run / "checkpoints")}
+    if step not in steps:
+        there = f"it has {', '.join(map(str, steps))}" if steps else "it has none"
+        raise UsageError(
+            f"{run} has no checkpoint of step {step}: {there}",
+            hint="--step takes one of these; how many a run keeps says its --save-total-limit"
+            if steps
+            else "--step belongs to a run's folder with checkpoints",
+        )
+    return steps[step]
 
 
 def _of_run(run: Path, base: str | None) -> Source:
-    model, newest = run / "model", _newest(run / "checkpoints")
+    model, steps = run / "model", checkpoints_in(run / "checkpoints")
     saved = next((model / name for name in (ADAPTER_CONFIG, CONFIG) if (model / name).exists()), None)
-    if saved is None and newest is None:
+    if saved is None and not steps:
         raise UsageError(
             f"the run {run} has left neither a model nor a checkpoint",
             hint="let it train to its end, or stop it with Ctrl-C",
         )
-    if newest and (saved is None or (newest / "state.json").stat().st_mtime > saved.stat().st_mtime):
-        return _of_checkpoint(newest, base)  # of a run that went on and was killed
-    found = find_source(model, base)
-    return replace(found, default_target=run / "merged")
+    if saved is None or (steps and (steps[-1] / "state.json").stat().st_mtime > saved.stat().st_mtime):
+        return _of_checkpoint(steps[-1], base)  # of a run that went on and was killed
+    return find_source(model, base)
 
 
 def _of_adapter(adapter: Adapter, base: str | None) -> Source:
-    check_mergeable(adapter)
     settings = GRPOConfig(revision=None if base else adapter.revision)
     tokenizer = str(adapter.folder) if has_tokenizer(adapter.folder) else ""
-    folder = Path(adapter.name).expanduser()
-    in_run = folder.name == "model" and is_run(folder.parent)
-    target = (
-        folder.parent / "merged" if in_run else Path(f"{folder.absolute() if folder.is_dir() else folder.name}-merged")
-    )
-    return Source(base or base_of(adapter), settings, tokenizer, target, adapter, name=f"the adapter {adapter.name}")
+    given = Path(adapter.name).expanduser()
+    place = given.absolute() if given.is_dir() else Path(given.name)
+    return Source(place, base or adapter.base, settings, tokenizer, adapter=adapter, name=f"the adapter {adapter.name}")
 
 
 def _of_checkpoint(checkpoint: Path, base: str | None) -> Source:
@@ -115,7 +138,7 @@ def _of_checkpoint(checkpoint: Path, base: str | None) -> Source:
     if not (run / "config.yaml").exists():
         raise UsageError(
             f"{checkpoint} is a checkpoint without its run: there is no {run / 'config.yaml'}",
-            hint="a checkpoint is merged in the folder of its run, RUN/checkpoints/step_000010",
+            hint="a checkpoint is exported in the folder of its run, RUN/checkpoints/step_000010",
         )
     settings = GRPOConfig.from_yaml(run / "config.yaml")
     model = base or settings.model
@@ -127,34 +150,54 @@ def _of_checkpoint(checkpoint: Path, base: str | None) -> Source:
     tokenizer = next((str(p) for p in (run / "model",) if has_tokenizer(p)), "")
     if not tokenizer and settings.adapter and has_tokenizer(folder := adapter_named(settings.adapter).folder):
         tokenizer = str(folder)
-    target = run / f"merged-{checkpoint.name}"
+    settings = replace(settings, model=model)
     name = f"the checkpoint {checkpoint}"
-    return Source(model, settings, tokenizer, target, checkpoint=checkpoint, name=name)
+    return Source(checkpoint, model, settings, tokenizer, run, checkpoint=checkpoint, name=name)
 
 
 # -- the model -----------------------------------------------------------------------------------------------------------
 
 
-def export(source: Source, target: Path, *, dtype: ExportDtype = "auto") -> Any:
-    """Write the model folder; returns the model.
+def export(source: Source, target: Path, *, merge: bool = False, dtype: ExportDtype = "auto") -> Any:
+    """Write the model folder: all weights, or the adapter as it was trained. Returns the model that was loaded for it; None:
+    the folder was there to be copied.
+
+    Args:
+        merge: merge an adapter into its base.
+        dtype: of the weights; `auto`: the base's.
 
     Raises:
-        UsageError: the folder exists, the base cannot be had, or does not fit.
+        UsageError: the folder exists, the base cannot be had or does not fit, or an adapter cannot be merged.
         PostrlError: it cannot be written.
     """
+    from postrl.learning.merging import merged_model
+    from postrl.learning.model_folder import write_model_folder
+
     check_target(target)
-    path = _base_path(source)
-    model = _base(source, path, dtype)
+    kept = source.has_adapter and not merge
+    if kept and dtype != "auto":
+        raise UsageError(
+            f"dtype = {dtype} is for whole weights, and an adapter is written as it was trained",
+            hint="add --merge, or leave --dtype out",
+        )
+    if dtype == "auto" and (source.whole or (kept and source.adapter is not None)):
+        with _model_folder(target) as folder:
+            shutil.copytree(source.adapter.folder if source.adapter else source.path, folder, dirs_exist_ok=True)
+        return None
     if source.adapter is not None:
-        model = _merged(model, source.adapter)
+        check_mergeable(source.adapter)
+        if source.base == source.adapter.base:
+            base_of(source.adapter)  # raises where it is gone
+    path = _base_path(source)
+    model = _base(source, path, dtype, weights=not kept)
+    if source.adapter is not None:
+        model = merged_model(model, source.adapter)
     elif source.checkpoint is not None:
-        model = _with_checkpoint(model, source.checkpoint)
+        model = _with_checkpoint(model, source.checkpoint, merge)
     tokenizer = _tokenizer(source, path)
     with _model_folder(target) as folder:
         _take_generation_config(model, source)
-        model.save_pretrained(folder)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
+        write_model_folder(folder, model, tokenizer, source.settings)
     return model
 
 
@@ -175,19 +218,22 @@ def _base_path(source: Source) -> str:
     return source.base
 
 
-def _base(source: Source, path: str, dtype: str) -> Any:
-    """The base model in the dtype that is wanted; `auto`: in its own."""
-    from transformers import AutoModelForCausalLM
+def _base(source: Source, path: str, dtype: str, *, weights: bool) -> Any:
+    """The base model in the dtype that is wanted (`auto`: in its own), with its weights or on the meta device."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     from postrl.learning.loading import explained
 
+    told = {"revision": _revision(source, path), "trust_remote_code": source.settings.trust_remote_code}
     with explained(path, "model"):
-        return AutoModelForCausalLM.from_pretrained(
-            path,
-            revision=_revision(source, path),
-            trust_remote_code=source.settings.trust_remote_code,
-            dtype=dtype,
-        )
+        if weights:
+            return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **told)
+        config = AutoConfig.from_pretrained(path, **told)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=source.settings.trust_remote_code
+            )
 
 
 def _tokenizer(source: Source, path: str) -> Any:
@@ -212,69 +258,20 @@ def _revision(source: Source, path: str) -> str | None:
     return None if Path(path).is_dir() else source.settings.revision
 
 
-def _merged(model: Any, adapter: Adapter) -> Any:
-    """The model with an adapter merged in, whatever kind of adapter peft can merge."""
-    from peft import PeftConfig
-    from peft.utils import load_peft_weights
-
-    from postrl.learning.loading import on_adapter
-
-    weights = load_peft_weights(str(adapter.folder), device="cpu")
-    _resize(model, weights)
-    config = PeftConfig.from_pretrained(str(adapter.folder))
-    _untie(model, weights, config)
-    return on_adapter(model, adapter).merge_and_unload()
-
-
-def _resize(model: Any, weights: dict[str, Any]) -> None:
-    """Rows for the tokens that were added before the adapter was trained: it holds the embedding then."""
-    rows = [
-        w.shape[0]
-        for name, w in weights.items()
-        if name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight"))
-    ]
-    if rows and max(rows) != model.get_input_embeddings().weight.shape[0]:
-        model.resize_token_embeddings(max(rows), mean_resizing=False)
-
-
-def _untie(model: Any, names: Iterable[str], peft_config: Any) -> None:
-    """Give the head weights of its own, where an adapter changes it or the embedding alone: merged into the weight that
-    both share, it would change the other, too."""
-    import torch
-
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is None or head.weight is not embedding.weight:
-        return
-    if getattr(peft_config, "ensure_weight_tying", False):
-        return
-    layers = [name for name in names if "trainable_tokens" not in name]  # those peft keeps alike in both
-    if {part for name in layers for part in name.split(".")} & {
-        "lm_head",
-        "embed_out",
-        "embed_tokens",
-        "wte",
-        "embed_in",
-    }:
-        head.weight = torch.nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
-        model.config.get_text_config().tie_word_embeddings = False
-        model.config.tie_word_embeddings = False
-
-
 def _take_generation_config(model: Any, source: Source) -> None:
     """That of the run, which knows where its completions end; else the base's."""
     from transformers import GenerationConfig
 
-    from postrl.learning.loading import make_savable
-
     folder = source.checkpoint or (source.adapter.folder if source.adapter else None)
     if folder is not None and (folder / "generation_config.json").exists():
-        model.generation_config = GenerationConfig.from_pretrained(str(folder))
-    make_savable(model.generation_config)
+        plain = model.get_base_model() if hasattr(model, "peft_config") else model
+        plain.generation_config = GenerationConfig.from_pretrained(str(folder))
 
 
-def _with_checkpoint(model: Any, checkpoint: Path) -> Any:
-    """The model with the weights of a checkpoint: all that were trained, or an adapter, merged in."""
+def _with_checkpoint(model: Any, checkpoint: Path, merge: bool) -> Any:
+    """The model with the weights of a checkpoint: all that were trained, or an adapter, merged in if that is wanted."""
     from postrl.learning.checkpoint import load_policy, policy_names
+    from postrl.learning.merging import untie
 
     if not (checkpoint / ADAPTER_CONFIG).exists():
         load_policy(checkpoint, model)
@@ -282,10 +279,11 @@ def _with_checkpoint(model: Any, checkpoint: Path) -> Any:
     from peft import PeftConfig, get_peft_model
 
     config = PeftConfig.from_pretrained(str(checkpoint))
-    _untie(model, policy_names(checkpoint), config)
+    if merge:
+        untie(model, policy_names(checkpoint), config)
     model = get_peft_model(model, config)
     load_policy(checkpoint, model)
-    return model.merge_and_unload()
+    return model.merge_and_unload() if merge else model
 
 
 @contextmanager

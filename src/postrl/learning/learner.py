@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,13 +15,11 @@ from postrl.errors import PostrlError
 from postrl.learning.body import evaluating
 from postrl.learning.collate import collate, scatter, support_of
 from postrl.learning.critic import Critic
-from postrl.learning.loading import make_savable
 from postrl.learning.merging import merged_weights
+from postrl.learning.model_folder import write_model_folder
 from postrl.learning.optimizing import Optimizing
 from postrl.learning.policy import Policy
 from postrl.learning.sharding import Ranks, saved_state, shard, whole
-from postrl.models.adapter import write_own_name
-from postrl.models.packaged import PACKAGED, packaged_model
 from postrl.types import Batch, Rollout
 
 if TYPE_CHECKING:
@@ -174,45 +170,13 @@ class Learner(Optimizing[Policy]):
         state = saved_state(model, model.named_parameters(), self.ranks)
         if not self.ranks.is_main:
             return
-        make_savable(generation := getattr(self.policy.causal_lm, "generation_config", None))
         try:
-            if self.policy.has_adapter:
-                if generation is not None:
-                    generation.save_pretrained(folder)
-                _save_adapter(model, state, folder, self.config)
-            else:
-                self.policy.causal_lm.save_pretrained(folder, state_dict=state)
-            tokenizer.save_pretrained(folder)
+            write_model_folder(folder, model, tokenizer, self.config, state)
         except (OSError, SafetensorError) as error:
             raise PostrlError(
                 f"the model could not be written to {folder}: {error}",
                 hint="free space, then continue with --resume: the last checkpoint holds the same weights",
             ) from error
-
-
-def _save_adapter(model: Any, state: dict[str, Tensor], folder: str, config: GRPOConfig) -> None:
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import save_file
-
-    # Never the embeddings: "auto" asks the hub whether they were resized.
-    kept = get_peft_model_state_dict(model, state_dict=state, save_embedding_layers=False)
-    name_base(model.peft_config["default"], config).save_pretrained(folder)
-    if config.model in PACKAGED:
-        write_own_name(Path(folder), config.model)
-    save_file(kept, f"{folder}/adapter_model.safetensors", metadata={"format": "pt"})
-
-
-def name_base(peft_config: Any, config: GRPOConfig) -> Any:
-    """The settings of an adapter as they are saved: with its base model by the name that was given, so that any program
-    finds it (a hub id, the absolute path of a folder), and not by where one machine keeps it."""
-    named = copy.copy(peft_config)
-    if config.model in PACKAGED:
-        named.base_model_name_or_path = str(packaged_model(config.model))
-    elif Path(config.model).is_dir():
-        named.base_model_name_or_path = str(Path(config.model).absolute())
-    elif config.model:
-        named.base_model_name_or_path, named.revision = config.model, config.revision
-    return named
 
 
 @torch.no_grad()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
 
 from postrl.errors import PostrlError
 from postrl.learning.sharding import whole
+from postrl.models.adapter import Adapter
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -58,3 +59,51 @@ def _lora_deltas(model: Any) -> dict[str, Callable[[], Tensor]]:
 
         deltas[f"{name}.base_layer.weight"] = delta
     return deltas
+
+
+def merged_model(model: Any, adapter: Adapter) -> Any:
+    """The model with an adapter merged in, whatever kind of adapter peft can merge."""
+    from peft import PeftConfig
+    from peft.utils import load_peft_weights
+
+    from postrl.learning.loading import on_adapter
+
+    weights = load_peft_weights(str(adapter.folder), device="cpu")
+    _resize(model, weights)
+    config = PeftConfig.from_pretrained(str(adapter.folder))
+    untie(model, weights, config)
+    return on_adapter(model, adapter).merge_and_unload()
+
+
+def _resize(model: Any, weights: dict[str, Any]) -> None:
+    """Rows for the tokens that were added before the adapter was trained: it holds the embedding then."""
+    rows = [
+        w.shape[0]
+        for name, w in weights.items()
+        if name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight"))
+    ]
+    if rows and max(rows) != model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(max(rows), mean_resizing=False)
+
+
+def untie(model: Any, names: Iterable[str], peft_config: Any) -> None:
+    """Give the head weights of its own, where an adapter changes it or the embedding alone: merged into the weight that
+    both share, it would change the other, too."""
+    import torch
+
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or head.weight is not embedding.weight:
+        return
+    if getattr(peft_config, "ensure_weight_tying", False):
+        return
+    layers = [name for name in names if "trainable_tokens" not in name]  # those peft keeps alike in both
+    if {part for name in layers for part in name.split(".")} & {
+        "lm_head",
+        "embed_out",
+        "embed_tokens",
+        "wte",
+        "embed_in",
+    }:
+        head.weight = torch.nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
+        model.config.get_text_config().tie_word_embeddings = False
+        model.config.tie_word_embeddings = False
