@@ -7,7 +7,7 @@ import pytest
 
 from postrl.errors import UsageError
 from postrl.launch import placement
-from postrl.launch.placement import Placement, cuda_visible_devices, divide_cores, place, visible_gpus
+from postrl.launch.placement import Placement, cuda_visible_devices, divide_cores, place, running_ranks, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,12 @@ from postrl.launch.placement import Placement, cuda_visible_devices, divide_core
         (1, {"num_servers": 0}, [], [0]),
         (8, {"engine": "transformers"}, [], [0]),
         (8, {"engine": "transformers", "num_processes": 4}, [], [0, 1, 2, 3]),
+        (8, {"running": 1}, [[7]], [0]),
+        (8, {"running": 7}, [[7]], [0, 1, 2, 3, 4, 5, 6]),
+        (8, {"running": 2, "num_servers": 2, "tensor_parallel_size": 3}, [[2, 3, 4], [5, 6, 7]], [0, 1]),
+        (8, {"running": 8, "num_servers": 0}, [], [0, 1, 2, 3, 4, 5, 6, 7]),
+        (8, {"running": 1, "engine": "transformers"}, [], [0]),
+        (1, {"running": 1}, [[0]], [0]),
     ],
 )
 def test_gpus_are_divided_between_servers_and_trainer(
@@ -39,6 +45,7 @@ def test_gpus_are_divided_between_servers_and_trainer(
         ({"num_servers": 2, "num_processes": 2}, [[], []], 2),
         ({"num_servers": 0}, [], 1),
         ({"engine": "transformers"}, [], 1),
+        ({"running": 3}, [[]], 3),
     ],
 )
 def test_on_a_cpu_machine_nobody_has_a_device(wishes: dict[str, object], servers: list[list[int]], ranks: int) -> None:
@@ -58,6 +65,18 @@ def test_on_a_cpu_machine_nobody_has_a_device(wishes: dict[str, object], servers
         (8, {"num_servers": 2, "num_processes": 7}, ["num_processes = 7", "num_servers", "--num-processes 6 or less"]),
         (1, {"num_processes": 2}, ["num_servers x tensor_parallel_size = 1 x 1 = 1"]),
         (2, {"engine": "transformers", "num_processes": 3}, ["num_processes = 3", "2 are visible"]),
+        (
+            8,
+            {"running": 8},
+            ["8 trainer ranks are running", "1 GPUs", "8 are visible", "--num_processes 7", "--vllm-server-url"],
+        ),
+        (1, {"running": 2, "num_servers": 0}, ["2 trainer ranks are running", "1 are visible", "--num_processes 1"]),
+        (
+            8,
+            {"running": 1, "num_processes": 4},
+            ["num_processes = 4", "in 1 process", "accelerate launch --num_processes 4"],
+        ),
+        (2, {"running": 2, "engine": "transformers"}, ["inside one trainer process", "2 are running", "engine='vllm'"]),
         (0, {"tensor_parallel_size": 2}, ["tensor_parallel_size = 2", "num_gpus = 0", "CUDA_VISIBLE_DEVICES"]),
     ],
 )
@@ -69,6 +88,28 @@ def test_what_does_not_fit_names_both_settings_and_the_way_out(
     assert error.value.hint
     for words in named:
         assert words in str(error.value)
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize(("servers", "size"), [(1, 1), (1, 4), (2, 2), (0, 1)])
+def test_no_server_of_a_script_gets_the_gpu_of_a_rank(ranks: int, servers: int, size: int) -> None:
+    try:
+        found = place(8, engine="vllm", num_servers=servers, tensor_parallel_size=size, running=ranks)
+    except UsageError:
+        assert ranks + servers * size > 8
+    else:
+        taken = [device for devices in found.server_devices for device in devices]
+        assert len(taken) == servers * size and not {*taken} & {*range(ranks)}
+
+
+def test_the_ranks_of_a_script_are_those_that_were_started_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert running_ranks() == 1
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    assert running_ranks() == 16
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert running_ranks() == 8
 
 
 def test_a_server_that_shares_the_only_gpu_takes_less_memory_unless_told_how_much() -> None:

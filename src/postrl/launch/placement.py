@@ -60,6 +60,7 @@ def place(
     num_servers: int = 1,
     tensor_parallel_size: int = 1,
     num_processes: int | None = None,
+    running: int | None = None,
 ) -> Placement:
     """Divides the GPUs between vLLM servers and trainer ranks.
 
@@ -69,18 +70,22 @@ def place(
         num_servers: vLLM servers to start; 0 when they run already.
         tensor_parallel_size: GPUs per server.
         num_processes: trainer ranks; None: every GPU the servers leave free, 1 on a CPU machine and for transformers.
+        running: trainer ranks that run already, rank r on the r-th GPU: those of a script. None: they are to be started.
 
     Raises:
-        UsageError: they do not fit.
+        UsageError: they do not fit, or other ranks run than the settings ask for.
     """
     servers = num_servers if ENGINES[engine].servers else 0
+    if running is not None:
+        _check_running(running, engine, num_processes)
+        num_processes = running
     if num_gpus == 0:
         return _on_cpu(servers, tensor_parallel_size, num_processes)
     if num_gpus == 1 and servers == 1 and tensor_parallel_size == 1 and (num_processes or 1) == 1:
         return Placement([[0]], [0], 1, cpu=False)
     taken = servers * tensor_parallel_size
     ranks = num_processes or (1 if ENGINES[engine].embedded else num_gpus - taken)
-    _check_gpus(num_gpus, taken, ranks, servers, tensor_parallel_size, num_processes)
+    _check_gpus(num_gpus, taken, ranks, servers, tensor_parallel_size, running is not None)
     starts = range(num_gpus - taken, num_gpus, tensor_parallel_size) if taken else []
     server_devices = [list(range(start, start + tensor_parallel_size)) for start in starts]
     return Placement(server_devices, list(range(ranks)), ranks, cpu=False)
@@ -109,9 +114,7 @@ def divide_cores(placement: Placement, cores: list[int]) -> Placement:
     return replace(placement, server_cores=mine, trainer_cores=len(cores) - servers * each)
 
 
-def _check_gpus(
-    num_gpus: int, taken: int, ranks: int, servers: int, tensor_parallel_size: int, num_processes: int | None
-) -> None:
+def _check_gpus(num_gpus: int, taken: int, ranks: int, servers: int, tensor_parallel_size: int, running: bool) -> None:
     wanted = f"num_servers x tensor_parallel_size = {servers} x {tensor_parallel_size} = {taken} GPUs"
     if taken and taken >= num_gpus:
         raise UsageError(
@@ -120,12 +123,34 @@ def _check_gpus(
             "--vllm-server-url",
         )
     if taken + ranks > num_gpus:
-        beside = f" beside {wanted}" if taken else ""
+        beside, left = f" beside {wanted}" if taken else "", num_gpus - taken
+        asked = f"{ranks} trainer ranks are running, which need" if running else f"num_processes = {ranks} needs"
+        start = f"start {left} of them (accelerate launch --num_processes {left})" if running else ""
         raise UsageError(
-            f"num_processes = {num_processes} needs as many GPUs{beside}, and {num_gpus} are visible",
-            hint=f"set --num-processes {num_gpus - taken} or less"
-            + (", or lower --num-servers" if servers > 1 else ""),
+            f"{asked} as many GPUs{beside}, and {num_gpus} are visible",
+            hint=(start or f"set --num-processes {left} or less")
+            + (", or lower --num-servers" if servers > 1 else "")
+            + (", or attach servers that run elsewhere with --vllm-server-url" if running and taken else ""),
         )
+
+
+def _check_running(running: int, engine: str, num_processes: int | None) -> None:
+    """Of a script the ranks are there when its settings are read."""
+    if num_processes not in (None, running):
+        raise UsageError(
+            f"num_processes = {num_processes}, and the script runs in {running} process{'es' if running > 1 else ''}",
+            hint=f"start it with `accelerate launch --num_processes {num_processes} SCRIPT`, or leave num_processes out",
+        )
+    if ENGINES[engine].embedded and running > 1:
+        raise UsageError(
+            f"engine = {engine} generates inside one trainer process, and {running} are running",
+            hint="set engine='vllm', or start the script in one process",
+        )
+
+
+def running_ranks() -> int:
+    """Trainer ranks of this script on this machine, as accelerate launch and torchrun say; 1 without them."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
 
 
 def visible_gpus(*, timeout: float = 10.0) -> int:

@@ -19,6 +19,7 @@ from postrl.host.stopping import GracefulStop, came_of_the_stop, without_the_ste
 from postrl.launch.logs import following
 from postrl.launch.model import local_model
 from postrl.launch.owner import run_folder_of, with_own_folder, writing_as_rank
+from postrl.launch.placement import running_ranks
 from postrl.launch.preflight import preflight
 from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.launch.summary import SCRIPT_RESUMES, next_calls, resume_advice, show_summary
@@ -47,12 +48,13 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
             yield addresses
         return
     settle(note, servers=servers_of(config))
+    placement = placement_of(config, running=running_ranks())
     preflight(config, given)
     with run_folder_of(config, checkpoint) as (_, folder):
         note(f"run folder: {folder.path} (logs in {folder.logs})")
         path = _model_path(config, given, folder)
         with siblings(
-            config, folder, placement_of(config), model_path=path, given=given, peft_config=_peft_config(given)
+            config, folder, placement, model_path=path, given=given, peft_config=_peft_config(given)
         ) as around:
             try:
                 yield Connections.from_env(_share(around.connections.to_env()))

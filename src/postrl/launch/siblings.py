@@ -60,14 +60,15 @@ def with_engine(config: GRPOConfig) -> GRPOConfig:
     return config
 
 
-def placement_of(config: GRPOConfig) -> Placement:
-    """Where the processes of the run go on this machine."""
+def placement_of(config: GRPOConfig, *, running: int | None = None) -> Placement:
+    """Where the processes of the run go on this machine; `running`: trainer ranks that run already, a script's."""
     placement = place(
         visible_gpus(),
         engine=engine_of(config).name,
         num_servers=0 if config.vllm_server_url else config.num_servers,
         tensor_parallel_size=config.tensor_parallel_size,
         num_processes=config.num_processes,
+        running=running,
     )
     return divide_cores(placement, usable_cores()) if config.max_staleness else placement
 

@@ -264,7 +264,7 @@ def _take_generation_config(model: Any, source: Source) -> None:
 
     folder = source.checkpoint or (source.adapter.folder if source.adapter else None)
     if folder is not None and (folder / "generation_config.json").exists():
-        plain = model.get_base_model() if hasattr(model, "peft_config") else model
+        plain = model.get_base_model() if hasattr(model, "disable_adapter") else model
         plain.generation_config = GenerationConfig.from_pretrained(str(folder))
 
 

@@ -31,7 +31,7 @@ def write_model_folder(
     Raises:
         OSError, SafetensorError: the disk is full or not writable.
     """
-    adapted = hasattr(model, "peft_config")
+    adapted = hasattr(model, "disable_adapter")
     causal_lm = model.get_base_model() if adapted else model
     make_savable(generation := getattr(causal_lm, "generation_config", None))
     if not adapted:
