@@ -13,6 +13,7 @@ from postrl.algorithms.parts import ADVANTAGES, LOSSES
 from postrl.algorithms.presets import PRESETS, Preset
 from postrl.algorithms.resolve import SETTINGS, resolve
 from postrl.config import GRPOConfig
+from postrl.config.settings import Settings
 from postrl.errors import UsageError
 
 from .cases import make_batch, random_batch, rewards
@@ -159,7 +160,7 @@ def test_an_unknown_algorithm_lists_the_known_ones():
 def test_every_row_names_parts_and_settings_that_exist_and_makes_a_configuration(name: str):
     row = PRESETS[name]
     assert row.name == name and row.advantage in ADVANTAGES and row.loss in LOSSES
-    known = {f.name for f in fields(GRPOConfig)}
+    known = {f.name for f in fields(Settings)}
     assert row.settings.keys() <= known and set(row.reads) <= known
     config = GRPOConfig(algorithm=name)
     assert {key: getattr(config, key) for key in row.settings} == dict(row.settings)
@@ -190,7 +191,7 @@ def test_the_defaults_of_an_algorithm_are_those_of_the_configuration():
             if f.name in SETTINGS and f.name != "max_completion_length"
         }
 
-    assert defaults(Algorithm) == defaults(GRPOConfig)
+    assert defaults(Algorithm) == defaults(Settings)
     assert len(defaults(Algorithm)) == len(SETTINGS) - 1
 
 

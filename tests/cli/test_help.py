@@ -20,8 +20,7 @@ from postrl.algorithms.refused import flag
 from postrl.cli.grpo import shown as shown_setting
 from postrl.cli.presets_page import presets_page
 from postrl.cli.settings_table import settings_table
-from postrl.config import GRPOConfig
-from postrl.config.settings import PANELS
+from postrl.config.settings import PANELS, Settings
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PRESETS_PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
@@ -49,7 +48,7 @@ def test_the_help_has_every_flag_whole_in_its_panel(postrl):
     panels = [with_critic.index(f"\n{panel}:\n") for panel in PANELS]
     assert panels == sorted(panels)
     shown = with_critic + "".join(postrl(name, "--help-all").stdout for name in ("grpo", "gspo", "cispo", "sapo"))
-    for f in fields(GRPOConfig):
+    for f in fields(Settings):
         name = flag(f.name)
         assert any(f"  {start}{end}" in shown for start in (name, "--[no-]" + name[2:]) for end in (" ", "\n")), name
 

@@ -15,11 +15,12 @@ from postrl.algorithms.refused import flag
 from postrl.cli import plan, serve
 from postrl.cli.unknown import TRL, unknown_flag
 from postrl.config import GRPOConfig
+from postrl.config.settings import Settings
 from postrl.config.trl_names import OTHERS, RULES
 from postrl.config.trl_refused import REFUSED
 from postrl.errors import UsageError
 
-SETTINGS = {f.name for f in fields(GRPOConfig)}
+SETTINGS = {f.name for f in fields(Settings)}
 
 
 @pytest.fixture

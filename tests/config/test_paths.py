@@ -14,9 +14,10 @@ import yaml
 
 from postrl.config import GRPOConfig
 from postrl.config.paths import change_paths, same
+from postrl.config.settings import Settings
 from postrl.errors import UsageError
 
-FIELDS = {f.name: f for f in fields(GRPOConfig)}
+FIELDS = {f.name: f for f in fields(Settings)}
 
 
 def marked(path: str) -> str:
@@ -163,7 +164,7 @@ def test_a_place_is_the_same_by_whatever_name(project):
 
 
 def test_every_setting_whose_help_speaks_of_a_file_or_folder_says_that_it_is_a_path():
-    speak = {f.name for f in fields(GRPOConfig) if re.search(r"\b(file|folder)\b", f.metadata["help"], re.I)}
+    speak = {f.name for f in fields(Settings) if re.search(r"\b(file|folder)\b", f.metadata["help"], re.I)}
     assert {name for name in speak if FIELDS[name].metadata["path"] is None} == set()
 
 

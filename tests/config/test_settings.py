@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from postrl.config import GRPOConfig
-from postrl.config.settings import PANELS
+from postrl.config.settings import PANELS, Settings
 from postrl.errors import UsageError
 
 
@@ -23,7 +23,7 @@ def test_the_defaults_are_a_valid_configuration():
 
 
 def test_every_setting_has_a_panel_and_a_help_line_that_is_a_sentence():
-    for f in fields(GRPOConfig):
+    for f in fields(Settings):
         assert f.metadata["panel"] in PANELS
         assert f.metadata["help"].endswith(".")
 
@@ -219,8 +219,9 @@ def test_bounds_of_ratios_lie_around_one(correction, name, value):
 
 
 def test_settings_are_given_by_name():
-    with pytest.raises(UsageError, match="by name"):
-        GRPOConfig("runs/x")
+    for unnamed in (("runs/x", 3), (3,)):
+        with pytest.raises(UsageError, match="by name, got 3"):
+            GRPOConfig(*unnamed)
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -259,20 +260,20 @@ def test_an_unknown_key_names_the_file_and_the_nearest_setting(tmp_path):
 
 
 def test_every_number_says_what_it_may_be():
-    numbers = {f.name for f in fields(GRPOConfig) if str(f.type).startswith(("int", "float"))}
-    told = {f.name for f in fields(GRPOConfig) if f.metadata["within"]}
+    numbers = {f.name for f in fields(Settings) if str(f.type).startswith(("int", "float"))}
+    told = {f.name for f in fields(Settings) if f.metadata["within"]}
     assert numbers - told == {"dual_clip"}, "whose range depends on epsilon_high"
     assert told <= numbers
 
 
 def test_rewards_of_stored_completions_depend_on_all_settings_of_data_and_rewards():
-    of_panels = {f.name for f in fields(GRPOConfig) if f.metadata["panel"] in ("Data", "Reward")}
+    of_panels = {f.name for f in fields(Settings) if f.metadata["panel"] in ("Data", "Reward")}
     assert GRPOConfig.part("score") - of_panels == {"eval_dataset", "max_completion_length"}
     assert of_panels <= GRPOConfig.part("score")
 
 
 def test_what_depends_on_a_setting_is_one_of_four_things():
-    assert {name for f in fields(GRPOConfig) for name in f.metadata["part_of"]} == {"plan", "serve", "score", "reward"}
+    assert {name for f in fields(Settings) for name in f.metadata["part_of"]} == {"plan", "serve", "score", "reward"}
 
 
 def test_an_algorithm_has_the_defaults_of_the_settings():

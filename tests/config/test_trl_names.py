@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from postrl.config import GRPOConfig, PPOConfig, trl_names
+from postrl.config.settings import Settings
 from postrl.config.trl_names import RULES
 from postrl.config.trl_refused import REFUSED
 from postrl.errors import UsageError
@@ -167,7 +168,7 @@ def test_our_own_names_are_taken_silently(capsys):
 
 
 def test_every_field_of_trl_and_of_training_arguments_is_ours_converted_or_refused_by_name():
-    own = {f.name for f in dataclasses.fields(GRPOConfig)}
+    own = {f.name for f in dataclasses.fields(Settings)}
     known = own | {name for names, _ in RULES for name in names} | REFUSED.keys()
     theirs = [*TRL_FIELDS, *training_arguments()]
     assert "gradient_accumulation_steps" in theirs
@@ -175,7 +176,7 @@ def test_every_field_of_trl_and_of_training_arguments_is_ours_converted_or_refus
 
 
 def test_no_setting_of_ours_is_refused():
-    assert not REFUSED.keys() & {f.name for f in dataclasses.fields(GRPOConfig)}
+    assert not REFUSED.keys() & {f.name for f in dataclasses.fields(Settings)}
 
 
 # -- batches: TRL counts completions, we count prompts ------------------------------------------------------------------

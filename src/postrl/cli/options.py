@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -15,7 +15,7 @@ from postrl.algorithms.presets import OWNED, PRESETS, is_file
 from postrl.algorithms.refused import flag
 from postrl.cli.completion import completion_of
 from postrl.config import GRPOConfig
-from postrl.config.settings import ASYNC, RUN
+from postrl.config.settings import ASYNC, RUN, Settings, default_of
 from postrl.errors import UsageError
 from postrl.run.folder import RunFolder
 
@@ -45,7 +45,11 @@ def settings_command(
             that mean nothing to it are not.
     """
     further = further or {}
-    defaults = {**{f.name: default_of(f) for f in fields(cls)}, **cls.defaults_of(algorithm), "algorithm": algorithm}
+    defaults = {
+        **{f.name: default_of(f) for f in fields(Settings)},
+        **cls.defaults_of(algorithm),
+        "algorithm": algorithm,
+    }
 
     def command(**values: Any) -> None:
         values.pop("help_all", None)
@@ -59,12 +63,12 @@ def settings_command(
             raise UsageError("--async is short for --max-staleness 1, and --max-staleness is 0", hint="leave one out")
         raise typer.Exit(run(build_config(cls, given, config_file, algorithm), dry_run, **others))
 
-    types = get_type_hints(cls)
+    types = get_type_hints(Settings)
     parameters = [_parameter("context", typer.Context)]
     unread = OWNED - set(PRESETS[algorithm].reads or ()) - set(cls.defaults_of(algorithm))
     parameters += [
         _parameter(f.name, _option(f, types[f.name], defaults[f.name], hidden=f.name in unread), defaults[f.name])
-        for f in fields(cls)
+        for f in fields(Settings)
         if takes is None or f.name in takes
     ]
     if takes is None or "max_staleness" in takes:
@@ -176,11 +180,6 @@ def build_config(
     if config_file is None:
         return cls.from_dict({**kept, **given}, source="the command line")
     return cls.from_yaml(config_file, defaults=kept, **given)
-
-
-def default_of(f: Field[Any]) -> Any:
-    """A field's default value."""
-    return f.default if f.default is not MISSING else f.default_factory() if f.default_factory is not MISSING else None
 
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

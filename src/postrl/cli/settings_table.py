@@ -7,9 +7,8 @@ from dataclasses import Field, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from postrl.algorithms.refused import flag
-from postrl.cli.options import choices, default_of
-from postrl.config import GRPOConfig
-from postrl.config.settings import PANELS
+from postrl.cli.options import choices
+from postrl.config.settings import PANELS, Settings, default_of
 
 HEAD = """# Settings
 
@@ -25,10 +24,10 @@ a script. Text files (configurations, templates, rubrics, rewards) are read as U
 
 def settings_table() -> str:
     """All settings as Markdown, a table per panel."""
-    types = get_type_hints(GRPOConfig)
+    types = get_type_hints(Settings)
     parts = [HEAD]
     for panel in PANELS:
-        rows = [_row(f, types[f.name]) for f in fields(GRPOConfig) if f.metadata["panel"] == panel]
+        rows = [_row(f, types[f.name]) for f in fields(Settings) if f.metadata["panel"] == panel]
         parts.append(f"\n## {panel}\n\n| flag | values | default | meaning |\n|---|---|---|---|\n" + "".join(rows))
     return "".join(parts)
 

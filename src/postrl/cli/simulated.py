@@ -9,8 +9,8 @@ from dataclasses import fields
 from typing import Any
 
 from postrl.algorithms.refused import flag
-from postrl.cli.options import default_of
 from postrl.config import GRPOConfig
+from postrl.config.settings import Settings, default_of
 from postrl.console import Column, table
 from postrl.simulation.assumptions import ASSUMPTIONS, GUESS, Assumptions
 from postrl.simulation.loop import Report
@@ -126,7 +126,7 @@ def command(config: GRPOConfig, chosen: Report) -> str:
 
 
 def _flags(config: GRPOConfig) -> Iterator[str]:
-    for f in fields(config):
+    for f in fields(Settings):
         value = getattr(config, f.name)
         if f.name in NOT_OF_THE_COMMAND or value == default_of(f) or value is None:
             continue

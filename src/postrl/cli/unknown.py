@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from postrl.algorithms.refused import flag
-from postrl.config import GRPOConfig
+from postrl.config.settings import Settings
 from postrl.config.trl_names import OTHERS
 from postrl.errors import UsageError
 
@@ -177,7 +177,7 @@ def _no_value(typed: str, value: str, own: list[str]) -> UsageError:
 
 def _hint(hint: str, typed: str) -> str:
     """A hint for a script as one for the command line: `engine='vllm'` is `--engine vllm`."""
-    names = "|".join(sorted((f.name for f in fields(GRPOConfig)), key=len, reverse=True))
+    names = "|".join(sorted((f.name for f in fields(Settings)), key=len, reverse=True))
     shown = re.sub(rf"\b({names})=\[?'?([^'\],; ]+)'?\]?", lambda m: f"{flag(m[1])} {m[2]}".removesuffix(" True"), hint)
     shown = re.sub(rf"\bset ({names})\b", lambda m: flag(m[1]), shown)
     shown = re.sub(rf"(?<![-\w])(?=\w*_)({names})\b", lambda m: flag(m[1]), shown)

@@ -35,7 +35,7 @@ def refuse(found: Problem) -> None:
 
 
 def _ranges(c: Settings) -> Problem:
-    for f in fields(c):
+    for f in fields(Settings):
         value, within = getattr(c, f.name), f.metadata["within"]
         if within and value is not None and not within.holds(value):
             return f"{f.name} is {value}, expected {within.words}", f"set {flag(f.name)} to {within.words}"
@@ -45,7 +45,7 @@ def _ranges(c: Settings) -> Problem:
 def _choices(c: Settings) -> Problem:
     from typing import get_args, get_type_hints
 
-    for name, hint in get_type_hints(type(c)).items():
+    for name, hint in get_type_hints(Settings).items():
         options = get_args(hint)
         if options and all(isinstance(o, str) for o in options) and getattr(c, name) not in options:
             return f"{name} is {getattr(c, name)!r}", f"choose one of {', '.join(options)}"

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from postrl.algorithms.presets import PRESETS, Preset
 from postrl.config import paths
 from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import check
-from postrl.config.settings import Settings
-from postrl.config.trl_names import accept_trl_names, convert
+from postrl.config.script_fields import TRLS, SettingsType, taken, takes_trl_names
+from postrl.config.settings import Settings, default_of
+from postrl.config.trl_names import convert
 from postrl.config.values import as_typed, read_yaml
 
 
-@accept_trl_names
-@dataclass(kw_only=True)
-class GRPOConfig(Settings):
+@takes_trl_names
+class GRPOConfig(Settings, metaclass=SettingsType):
     """Settings of a run. Give a script's `GRPOTrainer` this as `args`; the command line builds it from flags.
 
-    What is not given has the default of the `algorithm`.
+    What is not given has the default of the `algorithm`. TRL's names are taken too; a `@dataclass` that inherits from it may
+    have fields of its own, and HfArgumentParser and TrlParser make flags of all.
     """
 
+    default_algorithm: ClassVar[str] = "grpo"
+
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = as_typed(f, getattr(self, f.name), type(self).__name__)
+        given = taken(self)
+        before = given.pop("given_as", {})
+        ours = convert(given, type(self), source=type(self).__name__)
+        self.given_as = before | {name: given[name] for name in given if name in TRLS}
+        values = {**self.defaults_of(ours["algorithm"]), **ours}
+        for f in fields(Settings):
+            value = as_typed(f, values.get(f.name, default_of(f)), type(self).__name__)
             setattr(self, f.name, paths.from_home(f, value))
         check(self)
 
@@ -42,7 +50,7 @@ class GRPOConfig(Settings):
         return dict(PRESETS[algorithm].settings) if algorithm in PRESETS else {}
 
     def to_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: getattr(self, f.name) for f in fields(Settings)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "the configuration") -> GRPOConfig:
@@ -51,7 +59,7 @@ class GRPOConfig(Settings):
         Raises:
             UsageError: an unknown key, a value of the wrong type, or an impossible combination.
         """
-        known = {f.name: f for f in fields(cls)}
+        known = {f.name: f for f in fields(Settings)}
         values = convert(values, cls, source=source)
         return cls(**{name: as_typed(known[name], value, source) for name, value in values.items()})
 
@@ -64,7 +72,7 @@ class GRPOConfig(Settings):
         """
         found = cls.settings_in(path, given=overrides)
         named = {name: value for name, value in overrides.items() if name == "algorithm"}
-        if named and found.keys() >= {f.name for f in fields(cls)} and found["algorithm"] != named["algorithm"]:
+        if named and found.keys() >= {f.name for f in fields(Settings)} and found["algorithm"] != named["algorithm"]:
             usual = {**GRPOConfig().to_dict(), **cls.defaults_of(found["algorithm"])}
             its_own = set() if overrides.get("resume") else {"output_dir", "run_name"}
             found = {name: v for name, v in found.items() if name not in its_own and v != usual[name]}
@@ -85,7 +93,7 @@ class GRPOConfig(Settings):
         path, found = Path(path), read_yaml(path)
         if path.name == "config.yaml" and any((path.parent / "checkpoints").glob("step_*")):
             found["output_dir"] = "."
-        known = {f.name: f for f in fields(cls) if f.name not in given}
+        known = {f.name: f for f in fields(Settings) if f.name not in given}
         return {
             name: paths.beside(known[name], value, path) if name in known else value for name, value in found.items()
         }
@@ -99,12 +107,10 @@ class GRPOConfig(Settings):
 
     def lasting(self, folder: Path) -> dict[str, Any]:
         """The settings as they are written into `folder`: see `config_paths.lasting`."""
-        return {f.name: paths.lasting(f, getattr(self, f.name), folder) for f in fields(self)}
+        return {f.name: paths.lasting(f, getattr(self, f.name), folder) for f in fields(Settings)}
 
 
-@accept_trl_names
-@dataclass(kw_only=True)
 class PPOConfig(GRPOConfig):
     """`GRPOConfig` whose default algorithm is ppo, for `PPOTrainer`."""
 
-    algorithm: str = field(default="ppo", metadata=GRPOConfig.__dataclass_fields__["algorithm"].metadata)
+    default_algorithm = "ppo"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from postrl.config import engines, paths
@@ -59,6 +59,11 @@ def setting(
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def default_of(f: Field[Any]) -> Any:
+    """A setting's default value."""
+    return f.default if f.default is not MISSING else f.default_factory() if f.default_factory is not MISSING else None
 
 
 MODEL, DATA, REWARD, ROLLOUT, ASYNC = "Model", "Data", "Reward", "Rollout", "Asynchronous mode"
@@ -379,7 +384,7 @@ class Settings:
     @classmethod
     def part(cls, name: str) -> frozenset[str]:
         """The settings that something depends on; see `part_of` of `setting`."""
-        return frozenset(f.name for f in fields(cls) if name in f.metadata["part_of"])
+        return frozenset(f.name for f in fields(Settings) if name in f.metadata["part_of"])
 
     @property
     def rollouts_per_step(self) -> int:

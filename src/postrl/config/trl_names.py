@@ -11,17 +11,16 @@ prompts_per_step x num_generations completions, in `minibatches` optimizer steps
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from postrl.algorithms.presets import PRESETS
+from postrl.config.settings import Settings
 from postrl.config.trl_refused import REFUSED
 from postrl.errors import UsageError
 
-T = TypeVar("T")
 Values = dict[str, Any]
 
 
@@ -49,40 +48,19 @@ OTHERS = {name: ours for names, ours in _OTHERS.items() for name in names.split(
 """What other tools and hurried people call our settings."""
 
 
-def accept_trl_names(cls: type[T]) -> type[T]:
-    """Class decorator for a settings dataclass: its constructor takes TRL's names too.
-
-    Raises (the constructor):
-        UsageError: a TRL field without a counterpart, an unknown name, or one setting given twice.
-    """
-    original = cls.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **values: Any) -> None:
-        if args:
-            raise UsageError(
-                f"{cls.__name__} takes settings by name, got {args[0]!r}", hint=f"{cls.__name__}(output_dir=...)"
-            )
-        given = convert(values, cls, source=cls.__name__)
-        original(self, **{**self.defaults_of(given["algorithm"]), **given})
-
-    cls.__init__ = __init__  # type: ignore[method-assign]
-    return cls
-
-
 def convert(values: Mapping[str, Any], cls: Any, *, source: str) -> Values:
     """TRL's names and values as ours, and the algorithm they are for; prints one line when something was converted.
 
     Args:
         values: settings as given, by our or TRL's names.
-        cls: the settings dataclass.
+        cls: the class of settings; its `default_algorithm` is the one where none is given.
         source: what the settings come from, for messages.
     """
-    own = {f.name: f for f in fields(cls)}
+    own = [f.name for f in fields(Settings)]
     given, notes = dict(values), []
     for names, rule in RULES:
         if rule is _batch:  # the last one: a batch is counted in the groups of its algorithm
-            given.setdefault("algorithm", own["algorithm"].default)
+            given.setdefault("algorithm", cls.default_algorithm)
         found = {name: given.pop(name) for name in names if name in given}
         if not found:
             continue
@@ -94,7 +72,7 @@ def convert(values: Mapping[str, Any], cls: Any, *, source: str) -> Values:
             notes.append(f"{_pairs(found)} -> {_pairs(ours) or 'no setting needed'}")
         given.update(ours)
     for name in [name for name in given if name not in own]:
-        _refuse(name, given.pop(name), list(own), source)
+        _refuse(name, given.pop(name), own, source)
     if notes:
         _say_once("TRL names: " + "; ".join(notes))
     return given

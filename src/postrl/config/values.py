@@ -44,6 +44,16 @@ def parse_yaml(text: str) -> Any:
     return yaml.load(text, Loader=_loader())
 
 
+def from_text(text: str) -> Any:
+    """A value as YAML reads it, and any other text as it is."""
+    import yaml
+
+    try:
+        return parse_yaml(text)
+    except yaml.YAMLError:
+        return text
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises UsageError when the file is missing or not a mapping."""
     import yaml

@@ -24,11 +24,12 @@ from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.config.paths import same
+from postrl.config.settings import Settings
 from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire, origin_of
 from postrl.host.whole import write_whole
 from postrl.rows.recipes import dataset_names
 
-MAY_CHANGE_ON_RESUME = frozenset(f.name for f in fields(GRPOConfig) if f.metadata["resumable"])
+MAY_CHANGE_ON_RESUME = frozenset(f.name for f in fields(Settings) if f.metadata["resumable"])
 
 _LOST = re.compile(
     r"(?i)connection (closed|reset|refused|aborted)|closed by (the )?peer|reset by peer|broken pipe|remote process exited"
@@ -156,7 +157,7 @@ class RunFolder:
         before = (_read_json(saved[-1] / "state.json") or {}).get("settings") if saved else None
         if before is None and self.config.exists():
             before = GRPOConfig.from_yaml(self.config).to_dict()
-        known = {f.name: f for f in fields(config)}
+        known = {f.name: f for f in fields(Settings)}
         kept = {name: value for name, value in (before or {}).items() if name not in MAY_CHANGE_ON_RESUME}
         if unknown := sorted(kept.keys() - known):
             raise UsageError(
