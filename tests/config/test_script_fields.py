@@ -11,7 +11,7 @@ import pytest
 from transformers import HfArgumentParser
 
 from postrl.config import GRPOConfig, PPOConfig, trl_names
-from postrl.config.script_fields import COMPANIONS, OURS, SWITCHES, TRLS
+from postrl.config.script_fields import COMPANIONS, OURS, SWITCHES, THEIRS
 from postrl.config.settings import Settings, default_of
 from postrl.errors import UsageError
 
@@ -127,7 +127,7 @@ def test_what_is_on_is_switched_off_by_its_no_flag():
     assert not parsed("--no_shuffle").shuffle
     assert not parsed("--no-gradient-checkpointing").gradient_checkpointing
     on = {f.name for f in dataclasses.fields(Settings) if default_of(f) is True}
-    assert on <= SWITCHES <= {*OURS, *TRLS}
+    assert on <= SWITCHES <= {*OURS, *THEIRS}
 
 
 def test_the_help_shows_what_a_setting_means_and_its_default(capsys):

@@ -11,7 +11,7 @@ from postrl.algorithms.presets import PRESETS, Preset
 from postrl.config import paths
 from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import check
-from postrl.config.script_fields import TRLS, SettingsType, taken, takes_trl_names
+from postrl.config.script_fields import THEIRS, SettingsType, taken, takes_trl_names
 from postrl.config.settings import Settings, default_of
 from postrl.config.trl_names import convert
 from postrl.config.values import as_typed, read_yaml
@@ -31,7 +31,7 @@ class GRPOConfig(Settings, metaclass=SettingsType):
         given = taken(self)
         before = given.pop("given_as", {})
         ours = convert(given, type(self), source=type(self).__name__)
-        self.given_as = before | {name: given[name] for name in given if name in TRLS}
+        self.given_as = before | {name: given[name] for name in given if name in THEIRS}
         values = {**self.defaults_of(ours["algorithm"]), **ours}
         for f in fields(Settings):
             value = as_typed(f, values.get(f.name, default_of(f)), type(self).__name__)

@@ -14,8 +14,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 from postrl.config.settings import Settings, default_of
-from postrl.config.trl_names import RULES
-from postrl.config.trl_refused import REFUSED
+from postrl.config.trl_names import TRLS
 from postrl.config.values import from_text
 from postrl.errors import UsageError
 
@@ -76,7 +75,7 @@ SWITCHES = frozenset(
 )
 """What is on by default, here or in TRL: a parser has a --no_NAME for it."""
 OURS = {f.name: f for f in fields(Settings)}
-TRLS = tuple(sorted(({name for names, _ in RULES for name in names} | REFUSED.keys()) - OURS.keys() - COMPANIONS))
+THEIRS = tuple(sorted(TRLS - OURS.keys() - COMPANIONS))
 """TRL's names for which we have no field of that name."""
 
 
@@ -118,7 +117,7 @@ class Fields:
 
     def __init__(self, found: dict[str, Field[Any]]) -> None:
         self.of_class = {name: f for name, f in found.items() if name not in COMPANIONS}
-        theirs = {name: f for name, f in found.items() if name not in TRLS and name not in OURS}
+        theirs = {name: f for name, f in found.items() if name not in THEIRS and name not in OURS}
         self.of_object = {f.name: f for f in (*OURS.values(), *fields(AsGiven), *theirs.values())}
 
     def __get__(self, instance: object, owner: type | None = None) -> dict[str, Field[Any]]:
@@ -154,7 +153,7 @@ class SettingsType(type):
 
 def takes_trl_names(cls: type[T]) -> type[T]:
     """Class decorator: makes a dataclass whose fields are the settings and TRL's names, all of them `Unset`."""
-    kinds = {name: _kind(f) for name, f in OURS.items()} | dict.fromkeys(TRLS, FromText)
+    kinds = {name: _kind(f) for name, f in OURS.items()} | dict.fromkeys(THEIRS, FromText)
     cls.__annotations__ = {**cls.__annotations__, **kinds}
     for name, kind in kinds.items():
         setattr(cls, name, _field(name, kind))
@@ -168,7 +167,7 @@ def _kind(f: Field[Any]) -> Any:
     """What a parser makes of the text of a flag."""
     if str(f.type).startswith("list["):
         return list[str]
-    free = str(f.type).startswith("str") and not any(f.name in names for names, _ in RULES)
+    free = str(f.type).startswith("str") and f.name not in TRLS
     return str if free else FromText
 
 
@@ -188,5 +187,5 @@ def _field(name: str, kind: Any) -> Any:
 def taken(settings: Any) -> dict[str, Any]:
     """The settings and TRL's names that were given to an object that is being built; of the latter nothing stays in it."""
     held = settings.__dict__
-    found = {name: held.pop(name) for name in (*OURS, *TRLS) if name in held} | held.pop("_further", {})
+    found = {name: held.pop(name) for name in (*OURS, *THEIRS) if name in held} | held.pop("_further", {})
     return {name: value for name, value in found.items() if not isinstance(value, Unset)}

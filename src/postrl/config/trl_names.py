@@ -381,3 +381,5 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
         _batch,
     ),
 )
+TRLS = frozenset(name for names, *_ in RULES for name in names) | REFUSED.keys()
+"""All names of TRL's that we know and do not just take; a few of them are ours too."""
