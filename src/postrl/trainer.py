@@ -235,6 +235,7 @@ class GRPOTrainer:
         extra = {**self.sync_metrics, **evaluation}
         self.reporter.step(step, groups, batch, stats, self.times, extra, self.rollout_metrics)
         self.times = {}
+        self.failed = self.failed or s.learner.cut_off(step)
         if self.failed is not None:
             self._end(step, self.failed)
         self.last_step = last = last or self.reporter.should_stop()
