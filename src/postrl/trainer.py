@@ -235,7 +235,6 @@ class GRPOTrainer:
         extra = {**self.sync_metrics, **evaluation}
         self.reporter.step(step, groups, batch, stats, self.times, extra, self.rollout_metrics)
         self.times = {}
-        self.failed = self.failed or s.learner.cut_off(step)
         if self.failed is not None:
             self._end(step, self.failed)
         self.last_step = last = last or self.reporter.should_stop()
@@ -360,7 +359,7 @@ class GRPOTrainer:
             self._unnamed, self._made = False, True
 
     def close(self) -> None:
-        """End the servers, the rollout worker and the reward workers. What was trained is in the run folder."""
+        """End the servers, the rollout worker and the reward processes. What was trained is in the run folder."""
         parts, self._parts, self.session = self._parts, ExitStack(), None
         parts.close()
 

@@ -54,7 +54,7 @@ def resumed(place, killed, request, side_by_side):
 def test_no_process_outlives_a_killed_launcher(killed):
     finished, family = killed
     assert finished.code == -signal.SIGKILL
-    assert len(family) >= 4  # reaper, accelerate, trainer, reward worker
+    assert len(family) >= 4  # reaper, accelerate, trainer, reward process
     assert finished.survivors == []
 
 

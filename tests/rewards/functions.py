@@ -16,7 +16,7 @@ def length(completions):
     return [float(len(text)) for text in completions]
 
 
-def worker_pid(completions):
+def process_id(completions):
     return [os.getpid()] * len(completions)
 
 

@@ -45,15 +45,15 @@ def statuses(g: Group, name: str) -> list[str]:
     return [rollout.statuses[name] for rollout in g.rollouts]
 
 
-def workers_of(parent: int) -> list[psutil.Process]:
-    """The reward workers that a process started, and their guards, found by the parent's id in their arguments."""
+def reward_processes_of(parent: int) -> list[psutil.Process]:
+    """The reward processes that a process started, and their guards, found by the parent's id in their arguments."""
     found = []
     for process in psutil.process_iter():
         try:
             command = process.cmdline()
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
-        if "postrl.rewards.calling.worker" in command and command[-1] == str(parent):
+        if "postrl.rewards.calling.serving" in command and command[-1] == str(parent):
             found.append(process)
     return found
 

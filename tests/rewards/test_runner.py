@@ -22,7 +22,7 @@ from postrl.rewards.registry import resolve, with_options
 from postrl.rewards.runner import RewardRunner, as_inputs
 from postrl.types import Prompt
 from rewards import functions
-from rewards.groups import PATIENCE, group, lives, runner, score, statuses, values, wait_until, workers_of
+from rewards.groups import PATIENCE, group, lives, reward_processes_of, runner, score, statuses, values, wait_until
 
 CHAT = [{"role": "user", "content": "What is 3 + 4?"}]
 
@@ -122,7 +122,7 @@ def test_functions_of_a_script_may_use_the_module_beside_it(tmp_path):
         "    with runner(shout, lambda completions: shout(completions)) as rewards:\n"
         "        score(rewards, g := group('abc'))\n"
         "    print(g.rollouts[0].rewards, rewards.failures)\n"
-        "main()\n"  # no `if __name__` guard: workers do not import the script
+        "main()\n"  # no `if __name__` guard: reward processes do not import the script
     )
     tests = {"PYTHONPATH": os.pathsep.join(sys.path)}
     printed = subprocess.check_output([sys.executable, script], env=os.environ | tests, cwd="/", text=True)
@@ -223,30 +223,30 @@ def test_the_number_of_weights_is_checked():
         runner("math", "arithmetic", weights=[1.0])
 
 
-# -- workers over time -------------------------------------------------------------------------------------------------
+# -- processes over time -----------------------------------------------------------------------------------------------
 
 
-def test_one_worker_serves_several_event_loops_and_outlives_the_thread_that_called_first():
+def test_one_process_serves_several_event_loops_and_outlives_the_thread_that_called_first():
     groups = [group("a"), group("b")]
-    with runner(functions.worker_pid) as rewards:
+    with runner(functions.process_id) as rewards:
         thread = threading.Thread(target=score, args=(rewards, groups[0]))
         thread.start()
         thread.join()
         score(rewards, groups[1])
-    assert values(groups[0], "worker_pid") == values(groups[1], "worker_pid") != [None]
+    assert values(groups[0], "process_id") == values(groups[1], "process_id") != [None]
 
 
-def test_a_worker_that_died_between_calls_is_started_anew():
-    with runner(functions.worker_pid) as rewards:
+def test_a_process_that_died_between_calls_is_started_anew():
+    with runner(functions.process_id) as rewards:
         first, second = group("a"), group("b")
         score(rewards, first)
-        worker = int(values(first, "worker_pid")[0])
-        psutil.Process(worker).kill()
+        process = int(values(first, "process_id")[0])
+        psutil.Process(process).kill()
         # Its last thread's end, which its parent sees; the process looks like a zombie before.
-        wait_until(lambda: os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT), "the worker's end")
+        wait_until(lambda: os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT), "its end")
         score(rewards, second)
-    assert statuses(second, "worker_pid") == ["scored"]
-    assert values(first, "worker_pid") != values(second, "worker_pid")
+    assert statuses(second, "process_id") == ["scored"]
+    assert values(first, "process_id") != values(second, "process_id")
 
 
 def test_close_ends_a_call_in_progress_and_leaves_no_process(tmp_path):
@@ -265,7 +265,7 @@ def test_close_ends_a_call_in_progress_and_leaves_no_process(tmp_path):
     rewards.close()
     thread.join(PATIENCE)
     assert "leaves_a_child was called after its runner was closed" in str(errors[0])
-    wait_until(lambda: not any(map(lives, map(int, (tmp_path / "pids").read_text().split()))), "the worker's end")
+    wait_until(lambda: not any(map(lives, map(int, (tmp_path / "pids").read_text().split()))), "its end")
     with pytest.raises(RewardError, match="closed"):
         score(rewards, group("a"))
 
@@ -275,13 +275,13 @@ def test_close_ends_a_call_in_progress_and_leaves_no_process(tmp_path):
 FAILURES = {
     "raises": "ValueError: I cannot score this",
     "exits": "SystemExit: out of patience",
-    "dies": "its worker ended during a call: exit code 3",
-    "hangs": "a call took longer than 3 s, so its worker was killed",
-    "holds_the_interpreter": "a call took longer than 3 s, so its worker was killed",
+    "dies": "its process ended during a call: exit code 3",
+    "hangs": "a call took longer than 3 s, so its process was killed",
+    "holds_the_interpreter": "a call took longer than 3 s, so its process was killed",
     "too_few": "ValueError: it returned 1 scores for 2 completions",
     "endless": "ValueError: it returned 3 or more scores for 2 completions",
     "no_list": "TypeError: it returned a float, expected a list of 2 numbers or Nones",
-    "closes_its_pipes": "its worker ended during a call",
+    "closes_its_pipes": "its process ended during a call",
 }
 
 
@@ -333,7 +333,7 @@ def test_a_hanging_function_takes_its_own_processes_along(tmp_path):
         score(rewards, g)
         assert statuses(g, "leaves_a_child") == ["infra_error"]
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-        wait_until(lambda: not any(map(lives, pids)), "the end of the worker and its child")
+        wait_until(lambda: not any(map(lives, pids)), "the end of the process and its child")
 
 
 def test_one_unusable_value_fails_for_its_completion_only():
@@ -419,15 +419,15 @@ def test_the_copy_of_a_function_that_forks_does_not_answer_for_it(function):
     assert {value for g in groups for value in values(g, function.__name__)} == {1.0}, rewards.failures
 
 
-def test_a_worker_whose_memory_grows_is_started_anew_between_calls_and_counted(tmp_path, monkeypatch):
+def test_a_process_whose_memory_grows_is_started_anew_between_calls_and_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("postrl.rewards.calling.process.LARGEST_GROWTH", 50 << 20)
     groups = [group("a") for _ in range(7)]
     with runner(functions.keeps_everything, log_path=tmp_path / "log") as rewards:
         for g in groups:
             score(rewards, g)
         metrics = rewards.metrics(groups)
-    workers = [g.rollouts[0].rewards["keeps_everything"] for g in groups]
-    assert [workers.count(worker) for worker in dict.fromkeys(workers)] == [3, 3, 1]  # +30, +60: too much
+    processes = [g.rollouts[0].rewards["keeps_everything"] for g in groups]
+    assert [processes.count(process) for process in dict.fromkeys(processes)] == [3, 3, 1]  # +30, +60: too much
     assert metrics["reward/keeps_everything/restarts"] == 2.0
     noted = [line for line in (tmp_path / "log").read_text().splitlines() if "grew by more than" in line]
     assert len(noted) == 1
@@ -436,22 +436,22 @@ def test_a_worker_whose_memory_grows_is_started_anew_between_calls_and_counted(t
 # -- pools, steps, data sets -------------------------------------------------------------------------------------------
 
 
-def test_groups_go_to_whichever_worker_is_free(tmp_path):
+def test_groups_go_to_whichever_process_is_free(tmp_path):
     groups = [
         group("a", mine=str(tmp_path / "0"), other=str(tmp_path / "1")),
         group("b", mine=str(tmp_path / "1"), other=str(tmp_path / "0")),
     ]
-    with runner(functions.waits_for_another_call, workers=2) as rewards:
+    with runner(functions.waits_for_another_call, processes=2) as rewards:
         score(rewards, *groups)
     assert [values(g, "waits_for_another_call") for g in groups] == [[1.0], [1.0]], rewards.failures
 
 
-def test_a_start_starts_every_worker():
+def test_a_start_starts_every_process():
     def mine():
-        return {process.pid for process in workers_of(os.getpid()) if process.ppid() == os.getpid()}
+        return {process.pid for process in reward_processes_of(os.getpid()) if process.ppid() == os.getpid()}
 
     before = mine()
-    with runner(functions.worker_pid, workers=3) as rewards:
+    with runner(functions.process_id, processes=3) as rewards:
         asyncio.run(rewards.start())
         assert len(mine() - before) == 3
     assert mine() <= before
@@ -690,11 +690,11 @@ def test_metrics_are_sums_and_counts():
     assert later["reward/math/status/gold_unscorable"] == (0.0, 3.0)
 
 
-def test_the_worker_is_another_process():
-    with runner(functions.worker_pid) as rewards:
+def test_a_function_is_called_in_another_process():
+    with runner(functions.process_id) as rewards:
         g = group("a")
         score(rewards, g)
-    assert values(g, "worker_pid") != [os.getpid()]
+    assert values(g, "process_id") != [os.getpid()]
 
 
 def needs_gold(completions, gold):

@@ -1,4 +1,4 @@
-"""The rollout worker over its real protocol: a scripted sampler, real reward workers, a real socket."""
+"""The rollout worker over its real protocol: a scripted sampler, real reward processes, a real socket."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Settings:
     reward_weights: list[float] = setting([], REWARD,
         "Weight of each --reward, in the same order; default: 1 each.", part_of="score")
     reward_timeout: float = setting(60.0, REWARD,
-        "Seconds one call of a reward function may take before its worker is killed.",
+        "Seconds one call of a reward function may take before its process is killed.",
         within=POSITIVE, resumable=True, part_of="score")
     reward_error_budget: float = setting(0.05, REWARD,
         "Share of a batch's rewards that may fail before the run stops.", within=SHARE, resumable=True, part_of="score")

@@ -5,7 +5,7 @@
     launcher, ranks,        GracefulStop: asks for the stop (RUN/stop), once
     the script's process
     rollout worker,         bystander: such signals do nothing here; who started the process ends it
-    reward workers
+    reward processes
     vLLM, accelerate        blocked from outside (launch/reaper.py), and kept so (stay_blocked)
     what these fork         as usual: a Pool or a Process of the user's is ended with SIGTERM
 

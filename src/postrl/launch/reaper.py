@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -34,6 +33,8 @@ from collections.abc import Collection
 
 import psutil
 
+from postrl.host.lifetime import die_with_parent, end_of, prctl
+
 MARK = "POSTRL_CHILD"
 """Environment variable that all descendants of one reaper share."""
 GIVE_UP = 30.0
@@ -42,7 +43,7 @@ TRACKER_GRACE = 2.0
 """Seconds that Python's resource trackers outlive the first SIGKILL: they remove the shared memory of the killed."""
 
 _LINUX = sys.platform == "linux"
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -73,7 +74,7 @@ class Reaper:
         self._watch_signals()
         self._watch_launcher()
         if _LINUX:
-            _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+            prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.main = self._start(command)
 
     def run(self) -> int:
@@ -101,9 +102,8 @@ class Reaper:
 
     def _watch_launcher(self) -> None:
         self.events.register(self.control_fd, select.POLLIN)
-        self.launcher_fd = -1
-        with contextlib.suppress(AttributeError, OSError):  # not Linux, an old kernel, or forbidden here
-            self.launcher_fd = os.pidfd_open(os.getppid())
+        self.launcher_fd = end_of(os.getppid())
+        if self.launcher_fd is not None:
             self.events.register(self.launcher_fd, select.POLLIN)
 
     def _start(self, command: list[str]) -> int:
@@ -114,10 +114,7 @@ class Reaper:
                 if number not in self.ignored:
                     signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, self.block)
-            if _LINUX:
-                _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != reaper:
-                    os._exit(1)
+            die_with_parent(reaper)
 
         # preexec_fn is safe here: this process has one thread.
         process = subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_the_reaper)
@@ -198,12 +195,6 @@ class Reaper:
 
 def _is_resource_tracker(process: psutil.Process) -> bool:
     return any("multiprocessing.resource_tracker" in argument for argument in process.cmdline())
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def main(argv: list[str] | None = None) -> int:

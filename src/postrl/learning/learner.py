@@ -68,10 +68,6 @@ class Learner(Optimizing[Policy]):
     def policy(self) -> Policy:
         return self.module
 
-    def cut_off(self, step: int) -> PostrlError | None:
-        """The end of a run, after `step`, whose losses reach no weight of the policy or of the critic."""
-        return self.reach.error(step) or (self.critic.reach.error(step) if self.critic is not None else None)
-
     # -- forward passes ------------------------------------------------------------------------------------------------
 
     def assess(self, batch: Batch, needs: frozenset[str]) -> Batch:

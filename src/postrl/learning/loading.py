@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.errors import PostrlError, UsageError
 from postrl.host.text import read_template
 from postrl.models.adapter import NOT_PLAIN_LORA, Adapter, adapter_named
-from postrl.models.folder import has_tokenizer, refuse_quantised
+from postrl.models.folder import has_tokenizer
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -53,15 +53,13 @@ def load_model(config: GRPOConfig, path: str, flag: str = "--model", *, peft_con
 
     frozen = (config.lora_rank > 0 or peft_config is not None) and compute_dtype(config) == "bfloat16"
     with explained(path, "model", flag):
-        model = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             path,
             revision=_revision(config, path),
             trust_remote_code=config.trust_remote_code,
             attn_implementation=config.attn_implementation,
             dtype=torch.bfloat16 if frozen else torch.float32,
         )
-    refuse_quantised(path, model.config.to_dict())  # of the hub: a folder was looked at before the start
-    return model
 
 
 def compute_dtype(config: GRPOConfig) -> str:

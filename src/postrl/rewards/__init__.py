@@ -1,4 +1,4 @@
-"""Rewards: built-in ones and the user's, each in a killable worker process."""
+"""Rewards: built-in ones and the user's, each in a killable process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["BUILTINS", "STATUSES", "RewardRunner", "RewardSpec", "Score", "resol
 
 
 def __getattr__(name: str) -> object:
-    if name == "RewardRunner":  # the worker imports this package and needs no runner
+    if name == "RewardRunner":  # a reward process imports this package and needs no runner
         from postrl.rewards.runner import RewardRunner
 
         return RewardRunner

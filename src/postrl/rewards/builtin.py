@@ -24,18 +24,14 @@ class Builtin:
     seconds: float = 0.0
     """What it lets one completion take: it limits itself. A call may take `reward_timeout`, or this for each of its
     completions where that is more."""
-    workers: int | Callable[[Options], int] = 1
-    """Processes it has; a function of its options where they decide."""
+    processes: Callable[[Options], int] = lambda options: 1
+    """How many it has with these options."""
     scorable: Callable[[Columns], bool] | None = None
     """Whether it can score completions of a row with these columns. None: it shapes, and needs nothing of the row."""
     why: Callable[[Columns], str] | None = None
     """In a few words, why it cannot score a row that is not `scorable`."""
     short: str = ""
     """The option that NAME:VALUE gives."""
-
-    def processes(self, options: Options) -> int:
-        """How many it has with these options."""
-        return self.workers if isinstance(self.workers, int) else self.workers(options)
 
 
 def _by_arithmetic(columns: Columns) -> bool:
@@ -94,7 +90,7 @@ BUILTINS = {
     "math": Builtin(
         "postrl.rewards.math:math_reward",
         seconds=5.0,
-        workers=min(8, max(1, cores() // 2)),
+        processes=lambda options: min(8, max(1, cores() // 2)),
         scorable=_by_math,
         why=_why_not_math,
     ),
@@ -104,11 +100,11 @@ BUILTINS = {
     "reward_model": Builtin(  # seconds: a long text on a slow CPU
         "postrl.rewards.reward_model:model_reward",
         seconds=180.0,
-        workers=model_processes,
+        processes=model_processes,
         scorable=_any_row,
         short="model",
     ),
-    "judge": Builtin("postrl.rewards.judge:judge_reward", seconds=180.0, workers=judge_processes, scorable=_any_row),
+    "judge": Builtin("postrl.rewards.judge:judge_reward", seconds=180.0, processes=judge_processes, scorable=_any_row),
     "format": Builtin("postrl.rewards.shaping:format_reward"),
     "soft_overlong": Builtin("postrl.rewards.shaping:soft_overlong_punishment"),
     "cosine": Builtin(  # math is what its verifier is by default, 30 s what one may take

@@ -4,7 +4,7 @@
     with_options(specs, ["soft_overlong.cache=64"])
 
 `resolve` runs in the launcher: it finds every mistake that can be found without running the user's code. `load` runs
-in the reward worker and runs that code. Between them a spec travels as plain JSON (`to_wire`, `from_wire`), from
+in the reward process and runs that code. Between them a spec travels as plain JSON (`to_wire`, `from_wire`), from
 parent to child on one host only, because a pickled callable is code.
 """
 
@@ -27,7 +27,7 @@ FORMS = f"give a built-in name ({', '.join(BUILTINS)}), file.py:function or pack
 
 @dataclass(frozen=True)
 class RewardSpec:
-    """A reward function that can be sent to a worker process."""
+    """A reward function that can be sent to a process of its own."""
 
     name: str
     """Names its metrics, its column in the rollouts and, in a data set's `rewards`, the function itself."""
@@ -35,7 +35,7 @@ class RewardSpec:
     payload: str | bytes
     """builtin: its name; file: `absolute/path.py:function`; module: `package.module:function`; pickle: the bytes."""
     sys_path: tuple[str, ...] = ()
-    """Where the worker looks for the modules that the function was found in or refers to."""
+    """Where its process looks for the modules that the function was found in or refers to."""
     origin: str = ""
     """pickle: the file the callable was written in, which pickled code does not remember and a traceback needs."""
     options: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -79,7 +79,7 @@ def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
 
 
 def load(spec: RewardSpec) -> Callable[..., Any]:
-    """Run the code that defines the function and return it. For reward workers: it may do anything."""
+    """Run the code that defines the function and return it. For reward processes: it may do anything."""
     if isinstance(spec.payload, bytes):  # the modules of a script come in the script's order
         import cloudpickle
 
@@ -94,7 +94,7 @@ def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[Rewar
     """The specs with the options of `--reward-arg NAME.KEY=VALUE`; values are YAML scalars. Of two rewards of one name the
     second is NAME_2.
 
-    Whether a function has such an argument shows when its worker starts.
+    Whether a function has such an argument shows when its process starts.
 
     Raises:
         UsageError: an argument that is not of this form, or whose NAME is none of the rewards; a wrong URL.
@@ -190,7 +190,7 @@ def _from_callable(function: Callable[..., Any]) -> RewardSpec:
         return RewardSpec(name, "pickle", cloudpickle.dumps(function), search_path(), origin)
     except Exception as error:
         raise UsageError(
-            f"reward function {name} cannot be sent to its worker process: {error}",
+            f"reward function {name} cannot be sent to its process: {error}",
             hint="it refers to something that cannot be pickled (a lock, an open file, a client); create that inside "
             "the function at its first call, or put the function into a file and give file.py:function",
         ) from error

@@ -1,4 +1,4 @@
-"""Scores groups: calls every reward function in its workers and is the one place where their failures are counted."""
+"""Scores groups: calls every reward function in its processes and is the one place where their failures are counted."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ class Function:
     logged: Means = field(default_factory=dict)
     """What came by `log_metric` since the last report."""
     cost: float = 0.0
-    """Sum of what was logged as `cost` since the worker was started, that of evaluations included."""
+    """Sum of what was logged as `cost` since the rollout worker was started, that of evaluations included."""
     notes: set[str] = field(default_factory=set)
     misused_logs: int = 0
 
 
 class RewardRunner:
-    """The run's reward functions, each in worker processes of its own.
+    """The run's reward functions, each in processes of its own.
 
     Args:
         specs: the functions; two of the same name get `name` and `name_2`.
         weights: one a function, in the same order; empty: 1 each.
-        timeout: seconds one call may take before its worker is killed and started anew. Built-ins limit each completion
+        timeout: seconds one call may take before its process is killed and started anew. Built-ins limit each completion
             themselves; their calls may take longer when they have many.
-        workers: processes of each of the user's functions; built-ins have a number of their own.
+        processes: of each of the user's functions; built-ins have a number of their own.
         batch: "group": functions are called with the completions of one prompt; "step": the user's functions are called
             with those of all groups of a step, which `score_step` does.
         settings: settings of the run that built-ins have options for, such as max_completion_length.
         log_path: file for what the functions print; None: standard error.
-        load_timeout: seconds a worker may take to import its function (which may load a model).
+        load_timeout: seconds a process may take to import its function (which may load a model).
 
     It can be used from any event loop, and from several one after the other. Close it, or use it as a context manager.
 
@@ -95,7 +95,7 @@ class RewardRunner:
         *,
         weights: Sequence[float] = (),
         timeout: float,
-        workers: int = 1,
+        processes: int = 1,
         batch: str = "group",
         settings: Mapping[str, Any] | None = None,
         log_path: Path | None = None,
@@ -113,7 +113,7 @@ class RewardRunner:
             pool = RewardPool(
                 spec,
                 name,
-                workers=row.processes(spec.options) if row else workers,
+                processes=row.processes(spec.options) if row else processes,
                 timeout=partial(_call_limit, timeout, row.seconds if row else 0.0),
                 settings=settings or {},
                 load_timeout=load_timeout,
@@ -138,7 +138,7 @@ class RewardRunner:
             specs,
             weights=config.reward_weights,
             timeout=config.reward_timeout,
-            workers=config.reward_workers,
+            processes=config.reward_workers,
             batch=config.reward_batch,
             settings={name: getattr(config, name) for name in config.part("reward")},
             log_path=log_path,
@@ -150,12 +150,12 @@ class RewardRunner:
         return {name: function.failures for name, function in self.functions.items()}
 
     async def start(self) -> None:
-        """Start all workers now instead of at their first call. Raises RewardError for a function that cannot load."""
+        """Start all processes now instead of at their first call. Raises RewardError for a function that cannot load."""
         await asyncio.gather(*(function.pool.start() for function in self.functions.values()))
 
     def check_columns(self, prompts: Sequence[Prompt]) -> None:
         """Find columns that functions of the user's cannot do without and a data set does not have; where only some of its
-        rows have one, the others get None. For workers that have started.
+        rows have one, the others get None. For processes that have started.
 
         Raises:
             UsageError: a function asks for one of them.
@@ -172,7 +172,7 @@ class RewardRunner:
                     row.columns.setdefault(name, None)
 
     def versions(self) -> dict[str, str]:
-        """The version of each function that a file, a module or a built-in name stands for, once its worker has started.
+        """The version of each function that a file, a module or a built-in name stands for, once its process has started.
         (Pickles of one callable need not be the same bytes.)"""
         return {name: said for name in self._named if (said := self.functions[name].pool.version)}
 
@@ -242,7 +242,7 @@ class RewardRunner:
             function.logged = {}
 
     def close(self) -> None:
-        """Kill all workers, calls in progress included. Safe to call twice."""
+        """Kill all processes, calls in progress included. Safe to call twice."""
         for function in self.functions.values():
             function.pool.close()
 

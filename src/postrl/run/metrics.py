@@ -30,7 +30,7 @@ METRICS: dict[str, str] = {
     "reward/<name>/status/<status>": "Share of completions with this verdict of that reward: correct, wrong, no_answer, timeout, ...",
     "reward/<name>/latency_p99": "Seconds that 99 % of its calls stayed under.",
     "reward/<name>/cost_total": "What all its calls have cost since the rollout worker was started, where it logs a metric `cost` (judge with prices).",
-    "reward/<name>/restarts": "Times, since the start, that its worker was started anew because its memory had grown by 2 GiB.",
+    "reward/<name>/restarts": "Times, since the start, that its process was started anew because its memory had grown by 2 GiB.",
     "reward/<name>/misused_logs": "Calls of log_extra and log_metric, since the start, that could not be used; see logs/rewards.log.",
     "reward/<name>/<metric>": "What the function gave to log_metric: the mean over its calls in the step.",
     "reward/overlong_penalty": "Mean of what soft overlong punishment takes off a completion's reward (only with overlong_buffer).",

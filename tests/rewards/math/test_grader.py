@@ -15,7 +15,6 @@ from postrl.rewards import math as math_package
 from postrl.rewards.math import grader as grader_module
 from postrl.rewards.math import math_reward, verify
 from postrl.rewards.math.grader import Grader, GraderFailure, GraderTimeout
-from postrl.rewards.math.zygote import MOST_QUESTIONS, WATCH_SECONDS
 from postrl.rewards.score import Score
 from rewards.groups import lives, wait_until
 from rewards.math.verdicts import boxed
@@ -50,7 +49,7 @@ HANGS = [
 def grader():
     grader = Grader(seconds=1.0)
     yield grader
-    grader.close()
+    grader.child.end()
 
 
 def question(gold, answer):
@@ -63,6 +62,14 @@ X, Y, TWO = ["sym", "x"], ["sym", "y"], ["num", "2"]
 EQUAL = question(["+", None, X, X], ["*", None, TWO, X])
 ENDLESS = question(["!", None, ["num", str(10**8)]], X)
 """No guard stands between this question and computer algebra."""
+
+
+def child_of(grader):
+    """The process that waits for the next question."""
+    zygote = psutil.Process(grader.child.pid)
+    wait_until(lambda: len(zygote.children()) == 1, "the next child")
+    (child,) = zygote.children()
+    return child
 
 
 @pytest.mark.parametrize(("gold", "completion", "status"), HANGS)
@@ -81,7 +88,7 @@ def test_an_endless_question_is_given_up_and_the_next_one_answered(grader):
         with pytest.raises(GraderTimeout, match="1 s"):
             grader.ask(ENDLESS)
         assert grader.ask(EQUAL) is True
-        started.append(grader._process.pid)
+        started.append(grader.child.pid)
     assert started[0] == started[1], "the warm process must survive the one that is killed"
 
 
@@ -93,7 +100,7 @@ def test_a_question_that_takes_all_memory_fails_alone(grader):
 
 def test_a_killed_grader_is_replaced_within_the_same_question(grader):
     assert grader.ask(EQUAL) is True
-    first, (child,) = grader._process.pid, psutil.Process(grader._process.pid).children()
+    first, child = grader.child.pid, child_of(grader)
     busy = child.cpu_times().user
 
     def kill() -> None:
@@ -104,27 +111,23 @@ def test_a_killed_grader_is_replaced_within_the_same_question(grader):
     threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(GraderTimeout):  # killed in the middle, asked again, given up after its own second
         grader.ask(ENDLESS)
-    assert grader._process.pid != first
+    assert grader.child.pid != first
     assert grader.ask(EQUAL) is True
 
 
 def test_a_child_that_dies_is_replaced(grader):
     assert grader.ask(EQUAL) is True
-    (child,) = psutil.Process(grader._process.pid).children()
-    child.kill()
+    child_of(grader).kill()
     assert grader.ask(EQUAL) is True
+    assert grader.ask(question(X, Y)) is False, "an answer that nobody waited for must not be the next one's"
 
 
-def test_a_child_is_replaced_before_its_caches_grow_large(grader):
-    def child():
-        (child,) = psutil.Process(grader._process.pid).children()
-        return child.pid
-
-    assert grader.ask(EQUAL) is True
-    first = child()
-    for _ in range(MOST_QUESTIONS):
+def test_every_question_has_a_child_of_its_own_whose_caches_end_with_it(grader):
+    children = set()
+    for _ in range(3):
         assert grader.ask(EQUAL) is True
-    assert child() != first
+        children.add(child_of(grader).pid)
+    assert len(children) == 3
 
 
 def test_a_timeout_and_a_dead_grader_have_no_value(monkeypatch):
@@ -193,7 +196,7 @@ verify("|x|", r"\\boxed{{\\sqrt{{x^2}}}}")
 grader = pool().graders[0]
 threading.Thread(target=grader._ask, args=({endless},), daemon=True).start()
 time.sleep(0.5)
-print(grader._process.pid, flush=True)
+print(grader.child.pid, flush=True)
 {then}
 """
 
@@ -230,10 +233,9 @@ def test_a_grader_outlives_the_thread_that_started_it(grader):
     thread = threading.Thread(target=grader.start)
     thread.start()
     thread.join(120)
-    time.sleep(2 * WATCH_SECONDS)
-    first = grader._process.pid
+    first = grader.child.pid
     assert grader.ask(EQUAL) is True
-    assert grader._process.pid == first
+    assert grader.child.pid == first
 
 
 def test_a_forked_child_starts_its_own_grader():

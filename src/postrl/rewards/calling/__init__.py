@@ -1,1 +1,1 @@
-"""Reward functions in processes of their own, which can be ended."""
+"""Processes that answer and can be ended, and reward functions in such processes."""

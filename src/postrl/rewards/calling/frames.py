@@ -1,7 +1,7 @@
-"""Length-prefixed frames over the two pipes between a process and its reward worker.
+"""Length-prefixed frames over the socket between a process and a child of its.
 
 Requests go down as JSON when JSON gives the same values back, else as a pickle. Replies come up as JSON only: nothing
-that a worker sends is ever unpickled.
+that a child sends is ever unpickled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """The inverse, for the worker: its requests come from the process that started it, over an inherited pipe."""
+    """The inverse, for the child: its requests come from the process that started it, over an inherited socket."""
     if data[:1] == b"J":
         return json.loads(data[1:])
     import cloudpickle
@@ -59,7 +59,7 @@ def send(fd: int, payload: bytes, deadline: float | None = None, alive: Alive = 
             view = view[os.write(fd, view) :]
         except BlockingIOError:
             continue
-        except BrokenPipeError:
+        except ConnectionError:
             raise EOFError from None
 
 
@@ -81,7 +81,10 @@ def _read(fd: int, count: int, deadline: float | None, alive: Alive) -> bytes:
     data = bytearray()
     while len(data) < count:
         _wait(fd, select.POLLIN, deadline, alive)
-        piece = os.read(fd, min(count - len(data), 1 << 20))
+        try:
+            piece = os.read(fd, min(count - len(data), 1 << 20))
+        except ConnectionError:
+            piece = b""
         if not piece:
             raise EOFError
         data += piece
@@ -89,7 +92,7 @@ def _read(fd: int, count: int, deadline: float | None, alive: Alive) -> bytes:
 
 
 def _wait(fd: int, event: int, deadline: float | None, alive: Alive) -> None:
-    """Until the descriptor is ready. A pipe alone does not tell that a process ended: its children may hold it open."""
+    """Until the descriptor is ready. A socket alone does not tell that a process ended: its children may hold it open."""
     if deadline is None:
         return
     poller = select.poll()

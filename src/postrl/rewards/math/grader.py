@@ -1,27 +1,23 @@
 """The process that runs computer algebra, so that it can be killed.
 
-    caller --pipe--> zygote --pipe--> child
+    caller --socket--> zygote --fork--> child
 
-A question gets its seconds of processor time; then the child is killed, and the next one is forked from the warm zygote
-in milliseconds. Both end with this process, however that ends (see `zygote`).
+A question gets its seconds of processor time; then its child is killed, and the next one is forked from the warm zygote
+in milliseconds. Both end with this process, however that ends (`calling.child`).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import queue
-import subprocess
 import threading
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from postrl.host.python import child_environment, python
-from postrl.rewards.calling import frames
-from postrl.rewards.calling.lifetime import kill_group
+from postrl.rewards.calling.child import Child, Failed, Killed
 
 SECONDS = 2.0
 """Processor time of one question. The work that decides is counted (`symbolic.MOST_CALLS`); this only ends what a count
@@ -34,6 +30,8 @@ GRACE_SECONDS = 20.0
 """What a reply may take longer than a question: killing a child, forking the next, a loaded machine."""
 WAIT_SECONDS = 120.0
 """For a free grader."""
+ENVIRONMENT = {"SYMPY_GROUND_TYPES": "python", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+"""Of the zygote. With gmpy2 a kill and a timer would behave otherwise, and memory limits abort."""
 
 
 class GraderTimeout(Exception):
@@ -52,9 +50,15 @@ class Grader:
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds = seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests = self._replies = -1
+        self.seconds, self.wall = seconds, WALL_FACTOR * seconds
+        self.child = Child(
+            "postrl.rewards.math.zygote",
+            first={"processor": self.seconds, "wall": self.wall},
+            loaded=_check_ready,
+            load_timeout=START_SECONDS,
+            log_path=Path(os.devnull),
+            environment=ENVIRONMENT,
+        )
 
     def ask(self, question: dict[str, Any]) -> bool:
         """The answer to a question of `symbolic`. A grader that dies over it is asked once more.
@@ -69,88 +73,27 @@ class Grader:
             return self._ask(question)
 
     def _ask(self, question: dict[str, Any]) -> bool:
-        self.start()
-        reply = self._exchange(question, self._times()[1] + GRACE_SECONDS)
+        try:
+            reply = self.child.ask(question, self.wall + GRACE_SECONDS, "a question", dict)
+        except (Failed, Killed) as error:
+            raise GraderFailure(f"the math grader: {error}") from error
         if "equal" in reply:
             return bool(reply["equal"])
         if reply.get("problem") == "timeout":
             raise GraderTimeout(f"computer algebra took longer than {self.seconds:g} s of processor time")
-        raise GraderFailure(str(reply.get("problem")))
-
-    def _times(self) -> tuple[float, float]:
-        """Processor time and wall time of one question."""
-        return self.seconds, WALL_FACTOR * self.seconds
+        raise GraderFailure(f"the math grader: {reply.get('problem')}")
 
     def start(self) -> None:
         """Start the zygote and wait until it is warm, if none is running. Raises GraderFailure."""
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.close()
-        for_zygote, self._requests = os.pipe()
-        self._replies, from_zygote = os.pipe()
-        os.set_blocking(self._requests, False)
-        command = [*python(), "-m", "postrl.rewards.math.zygote"]
-        # SYMPY_GROUND_TYPES: with gmpy2 a kill and an alarm would behave otherwise, and memory limits abort
-        environment = {
-            **child_environment(),
-            "SYMPY_GROUND_TYPES": "python",
-            "PYTHONHASHSEED": "0",
-            "PYTHONWARNINGS": "ignore",
-        }
         try:
-            self._process = subprocess.Popen(
-                [*command, str(for_zygote), str(from_zygote), str(os.getpid()), *map(str, self._times())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(for_zygote, from_zygote),
-                start_new_session=True,
-                env=environment,
-            )
-        except OSError as error:
+            self.child.start()
+        except (Failed, Killed) as error:
             raise GraderFailure(f"the math grader cannot be started: {error}") from error
-        finally:
-            os.close(for_zygote)
-            os.close(from_zygote)
-        hello = self._exchange(None, START_SECONDS)
-        if "ready" not in hello:
-            raise GraderFailure(f"the math grader cannot be started: {hello.get('problem')}")
 
-    def _exchange(self, question: dict[str, Any] | None, seconds: float) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        deadline = time.monotonic() + seconds
 
-        def alive() -> bool:
-            return process.poll() is None
-
-        try:
-            if question is not None:
-                frames.send(self._requests, json.dumps(question).encode(), deadline, alive)
-            reply = json.loads(frames.receive(self._replies, deadline, alive, frames.LARGEST_REPLY))
-        except TimeoutError:
-            problem = f"the math grader did not answer within {seconds:g} s"
-        except EOFError:
-            problem = "the math grader died"
-        except ValueError as error:
-            problem = f"the math grader sent a malformed reply: {error}"
-        else:
-            if isinstance(reply, dict):
-                return reply
-            problem = "the math grader sent a malformed reply"
-        self.close()
-        raise GraderFailure(problem)
-
-    def close(self) -> None:
-        """Kill the zygote and its child and reap it. Safe to call twice."""
-        process, self._process = self._process, None
-        if process is not None:
-            kill_group(process.pid)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-        for fd in (self._requests, self._replies):
-            if fd >= 0:
-                os.close(fd)
-        self._requests = self._replies = -1
+def _check_ready(reply: dict[str, Any]) -> None:
+    if "ready" not in reply:
+        raise Failed(str(reply.get("problem")))
 
 
 class Pool:
@@ -184,8 +127,9 @@ class Pool:
             self._free.put(grader)
 
     def close(self) -> None:
+        """Kill all, in the middle of a question too. No question is answered any more."""
         for grader in self.graders:
-            grader.close()
+            grader.child.kill()
 
 
 _pool: Pool | None = None

@@ -1,157 +1,84 @@
-"""The process that runs computer algebra: a warm zygote that forks the child which computes.
+"""The process that runs computer algebra: a warm zygote, and for each question a child forked from it.
 
-    python -m postrl.rewards.math.zygote REQUEST_FD REPLY_FD CALLER_PID SECONDS WALL      (started by `grader.Grader`)
+    python -m postrl.rewards.math.zygote FD PARENT      (started by `grader.Grader`)
 
-SECONDS are of processor time, so that a busy machine changes nothing: the child's own timer kills it. WALL bounds the
-wait for it.
-
-The zygote imports and warms everything once and never computes, so that it can always kill the child and fork the next
-one in milliseconds. Nothing is left behind: the zygote looks four times a second whether its caller lives, and the
-child gets the kernel's signal when the zygote dies.
+The zygote imports and warms everything once and never computes. Its child waits for a question, and has the seconds of
+processor time that `grader` says, so that a busy machine changes nothing: the child's own timer kills it. How a child ends is
+its answer, and no question sees what another one has left in sympy's caches.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import gc
 import os
 import resource
 import signal
 import sys
-import time
 from typing import Any
 
+from postrl.host.lifetime import kill_group
 from postrl.host.stopping import bystander
 from postrl.rewards.calling import frames
-from postrl.rewards.calling.lifetime import die_with_parent, kill_group
+from postrl.rewards.calling.child import Caller
 
-WATCH_SECONDS = 0.25
 ROOM = 1 << 30
 """Bytes of address space that a child may take beyond the zygote's."""
-MOST_QUESTIONS = 1000
-"""Of one child: sympy's caches grow."""
+EQUAL, DIFFERENT, NO_MEMORY, CRASHED = range(4)
+ANSWERS: dict[int, dict[str, Any]] = {
+    EQUAL: {"equal": True},
+    DIFFERENT: {"equal": False},
+    NO_MEMORY: {"problem": "out of memory"},
+    -signal.SIGPROF: {"problem": "timeout"},
+    -signal.SIGALRM: {"problem": "timeout"},
+}
+"""By the exit code of a child, or the signal that ended it."""
 
 
 def main() -> None:
-    requests, replies, caller = (int(argument) for argument in sys.argv[1:4])
-    seconds, wall = float(sys.argv[4]), float(sys.argv[5])
-    _watch(caller)
-    for fd in (requests, replies):
-        os.set_inheritable(fd, False)
+    caller = Caller()
+    seconds = frames.decode(caller.next())
     try:
         from postrl.rewards.math import symbolic
 
         symbolic.warm()
     except Exception as error:
-        _send(replies, {"problem": f"{type(error).__name__}: {error}"})
+        caller.reply({"problem": f"{type(error).__name__}: {error}"})
         return
-    _send(replies, {"ready": True})
-    child = _Child(seconds, wall)
-    with contextlib.suppress(EOFError):
-        while True:
-            _send(replies, child.ask(frames.receive(requests)))
-    kill_group(0)
-
-
-def _watch(caller: int) -> None:
-    """End with the caller, even during imports. Not by the parent-death signal: that would come when the caller's
-    *thread* that started us ends."""
-
-    def look(*_: object) -> None:
-        if os.getppid() != caller:
-            kill_group(0)
-
-    bystander()
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, WATCH_SECONDS, WATCH_SECONDS)
-
-
-class _Child:
-    """The zygote's side of the process that computes."""
-
-    def __init__(self, seconds: float, wall: float) -> None:
-        self.seconds, self.wall = seconds, wall
-        self.pid = 0
-        self.ended = True
-        self.out_of_time = False
-        """Whether it was its timer that ended it."""
-        self.questions = self.answers = -1
-        self.asked = 0
-
-    def ask(self, question: bytes) -> dict[str, Any]:
-        if self.asked >= MOST_QUESTIONS and not self.ended:
-            self._end()
-        if self.ended:
-            self._fork()
-        self.asked += 1
-        deadline = time.monotonic() + self.wall
-        try:
-            frames.send(self.questions, question, deadline, self._alive)
-            reply = json.loads(frames.receive(self.answers, deadline, self._alive, frames.LARGEST_REPLY))
-            return dict(reply)
-        except TimeoutError:
-            self._end()
-            return {"problem": "timeout"}
-        except (EOFError, ValueError):
-            self._end()
-            return {"problem": "timeout" if self.out_of_time else "the process that computes died"}
-
-    def _alive(self) -> bool:
-        if not self.ended:
-            self._reap(os.WNOHANG)
-        return not self.ended
-
-    def _reap(self, options: int = 0) -> None:
-        pid, status = os.waitpid(self.pid, options)
-        if pid:
-            self.ended = True
-            self.out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
-
-    def _fork(self) -> None:
-        for_child, self.questions = os.pipe()
-        self.answers, from_child = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
+    _limit_memory()
+    gc.freeze()
+    caller.reply({"ready": True})
+    while True:
+        child = os.fork()
+        if child == 0:
+            code = CRASHED
             try:
-                os.close(self.questions)
-                os.close(self.answers)
-                _compute(for_child, from_child, self.seconds)
+                code = _compute(caller, seconds["processor"], seconds["wall"])
             finally:
-                os._exit(1)
-        self.ended, self.asked = False, 0
-        os.close(for_child)
-        os.close(from_child)
-        os.set_blocking(self.questions, False)
-
-    def _end(self) -> None:
-        if not self.ended:
-            os.kill(self.pid, signal.SIGKILL)
-            self._reap()
-        os.close(self.questions)
-        os.close(self.answers)
+                os._exit(code)
+        ending = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if ending not in ANSWERS:  # killed from outside, perhaps before it had its question: who asks starts anew
+            kill_group(0)
+        caller.reply(ANSWERS[ending])
 
 
-def _compute(questions: int, answers: int, seconds: float) -> None:
-    """The child: answers until it is killed."""
+def _compute(caller: Caller, processor: float, wall: float) -> int:
+    """The child: the exit code that answers the next question."""
     from postrl.rewards.math import symbolic
 
     bystander()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    die_with_parent(os.getppid())
-    _limit_memory()
-    while True:
-        question = json.loads(frames.receive(questions))
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        try:
-            reply: dict[str, Any] = {"equal": symbolic.answer(question)}
-        except symbolic.TooMuchWork:  # sympy's caches may be half written: the next question goes to a new child
-            _send(answers, {"equal": False})
-            return
-        except MemoryError:
-            reply = {"problem": "out of memory"}
-        except Exception:  # sympy raises anything on what it cannot compare: then they are not equal
-            reply = {"equal": False}
-        _send(answers, reply)
+    question = frames.decode(caller.next())
+    signal.setitimer(signal.ITIMER_PROF, processor)
+    signal.setitimer(signal.ITIMER_REAL, wall)
+    try:
+        return EQUAL if symbolic.answer(question) else DIFFERENT
+    except MemoryError:
+        return NO_MEMORY
+    except (
+        Exception,
+        symbolic.TooMuchWork,
+    ):  # sympy raises anything on what it cannot compare: then they are not equal
+        return DIFFERENT
 
 
 def _limit_memory() -> None:
@@ -161,10 +88,6 @@ def _limit_memory() -> None:
         now = int(statm.read().split()[0]) * resource.getpagesize()
     with contextlib.suppress(ValueError, OSError):  # a lower limit holds already
         resource.setrlimit(resource.RLIMIT_AS, (now + ROOM, now + ROOM))
-
-
-def _send(fd: int, reply: dict[str, Any]) -> None:
-    frames.send(fd, json.dumps(reply).encode())
 
 
 if __name__ == "__main__":

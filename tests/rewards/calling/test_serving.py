@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from postrl.rewards.calling import frames
-from postrl.rewards.calling.worker import describe, to_score
+from postrl.rewards.calling.serving import describe, to_score
 from postrl.rewards.score import Score
 
 
@@ -63,6 +63,6 @@ def test_only_values_that_json_cannot_hold_are_pickled():
     assert frames.encode({"a": (1, "x")})[:1] == b"P"
 
 
-def test_a_worker_needs_no_torch():
-    code = "import sys, postrl.rewards.calling.worker, postrl.rewards.math, postrl.rewards.runner; print('torch' in sys.modules)"
+def test_a_reward_process_needs_no_torch():
+    code = "import sys, postrl.rewards.calling.serving, postrl.rewards.math, postrl.rewards.runner; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"

@@ -1,9 +1,9 @@
-"""A reward worker: one long-lived process for one reward function.
+"""A reward process: one long-lived process for one reward function.
 
-    python -m postrl.rewards.calling.worker REQUEST_FD REPLY_FD PARENT_PID      (started by `postrl.rewards.calling.process`)
+    python -m postrl.rewards.calling.serving FD PARENT      (started by `process.RewardProcess`)
 
-It reads the function's spec and then one request a call from the first pipe and answers on the second. Standard input
-is empty and standard output and error are a log file, so that the function may print what it likes.
+It gets the function's spec, and then one request a call. Standard input is empty and standard output and error are a log file,
+so that the function may print what it likes.
 """
 
 from __future__ import annotations
@@ -12,27 +12,23 @@ import asyncio
 import contextlib
 import importlib
 import inspect
-import json
 import linecache
 import math
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from postrl import user_code
 from postrl.errors import PostrlError, UsageError
 from postrl.host.python import as_the_user_gave_it
-from postrl.host.stopping import bystander
 from postrl.rewards import registry
 from postrl.rewards.calling import frames
-from postrl.rewards.calling.lifetime import die_with_parent, guard_group, kill_group
+from postrl.rewards.calling.child import Caller
 from postrl.rewards.calling.log import Log
 from postrl.rewards.calling.version import version_of
 from postrl.rewards.declared import GIVEN
@@ -46,39 +42,25 @@ CALLERS = {os.path.dirname(asyncio.__file__), os.path.dirname(importlib.__file__
 
 
 def main() -> None:
-    bystander()
-    requests_fd, replies_fd, parent = (int(argument) for argument in sys.argv[1:4])
-    die_with_parent(parent)
-    guard_group()
+    caller = Caller()
     as_the_user_gave_it(os.environ)
-    for fd in (requests_fd, replies_fd):
-        os.set_inheritable(fd, False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # printing any text must not raise
-    requests: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_read_requests, args=(requests_fd, requests), daemon=True).start()
-    serve(requests.get, lambda reply: frames.send(replies_fd, json.dumps(reply, allow_nan=False).encode()))
+    serve(caller)
 
 
-def serve(next_request: Callable[[], bytes], reply: Callable[[dict[str, Any]], None]) -> None:
+def serve(caller: Caller) -> None:
     """Load the function, say what it asks for and which version it is, then answer calls for ever."""
-    process = os.getpid()
-
-    def reply_from_here(answer: dict[str, Any]) -> None:
-        if os.getpid() != process:  # the function forked, and this is the copy
-            os._exit(0)
-        reply(answer)
-
     try:
-        function, loaded = _load(frames.decode(next_request()))
+        function, loaded = _load(frames.decode(caller.next()))
     except BaseException as error:  # a module may call sys.exit
         hint = error.hint if isinstance(error, PostrlError) else ""
-        reply_from_here({"error": _explained(error), "hint": hint})
+        caller.reply({"error": _explained(error), "hint": hint})
         return
-    reply_from_here(loaded)
+    caller.reply(loaded)
     with asyncio.Runner() as runner:
         while True:
-            reply_from_here(_answer(function, next_request(), runner))
+            caller.reply(_answer(function, caller.next(), runner))
 
 
 def _load(request: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -161,7 +143,7 @@ def choose_constants(spec: RewardSpec, function: Callable[..., Any], settings: d
 def call(function: Callable[..., Any], inputs: dict[str, Any], count: int, runner: asyncio.Runner) -> list[Score | str]:
     """Call the function; each score, or what is wrong with it.
 
-    An async function runs on one event loop for the life of the worker, so that a client it keeps stays usable.
+    An async function runs on one event loop for the life of the process, so that a client it keeps stays usable.
 
     Raises:
         TypeError, ValueError: it did not return one score for each of `count` completions.
@@ -254,15 +236,6 @@ def _explained(error: BaseException) -> str:
 def _is_ours(filename: str) -> bool:
     """Whether a frame at the head of a traceback is of what called the user's code."""
     return filename in OURS or filename.startswith("<frozen importlib") or os.path.dirname(filename) in CALLERS
-
-
-def _read_requests(fd: int, requests: SimpleQueue[bytes]) -> None:
-    """Runs beside the function, so that the end of the parent is seen during a call."""
-    try:
-        while True:
-            requests.put(frames.receive(fd))
-    finally:
-        kill_group(0)
 
 
 if __name__ == "__main__":
