@@ -18,6 +18,7 @@ from postrl.config import GRPOConfig
 from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import context_exceeded, group_of_one, refuse
 from postrl.config.engines import decided, engine_of
+from postrl.config.settings import in_steps
 from postrl.errors import PostrlError, UsageError
 from postrl.given import Given
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
@@ -78,6 +79,11 @@ class Session:
     def policy_waits(self) -> bool:
         """Whether the critic alone is trained in this step: the first critic_warmup_steps."""
         return self.learner.critic is not None and self.first_step <= self.config.critic_warmup_steps
+
+    def is_due(self, what: str, step: int) -> bool:
+        """Whether `save_steps`, `eval_steps` or `logging_steps` (`what`) are full with this step."""
+        every = in_steps(getattr(self.config, what), self.total_steps)
+        return every > 0 and step % every == 0
 
     def save(self, step: int) -> None:
         """Write the checkpoint of a finished step (a collective)."""

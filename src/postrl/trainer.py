@@ -226,11 +226,11 @@ class GRPOTrainer:
 
     def report(self, step: int, groups: list[Group], batch: Batch, stats: UpdateReport) -> None:
         """Metrics, stored rollouts, evaluation and checkpoint of a finished step."""
-        s, every = self.opened_session, self.args
+        s = self.opened_session
         self.reporter.step_ended(step)
         last = self.reporter.should_stop() or step == s.total_steps
         evaluation: dict[str, float] = {}
-        if self.failed is None and s.has_evaluation and (last or (every.eval_steps and step % every.eval_steps == 0)):
+        if self.failed is None and s.has_evaluation and (last or s.is_due("eval_steps", step)):
             self.failed = self._failure_of(lambda: evaluation.update(self.evaluate_now(step)))
         extra = {**self.sync_metrics, **evaluation}
         self.reporter.step(step, groups, batch, stats, self.times, extra, self.rollout_metrics)
@@ -238,7 +238,7 @@ class GRPOTrainer:
         if self.failed is not None:
             self._end(step, self.failed)
         self.last_step = last = last or self.reporter.should_stop()
-        if last or (every.save_steps and step % every.save_steps == 0) or self.reporter.should_save():
+        if last or s.is_due("save_steps", step) or self.reporter.should_save():
             s.save(step)
             self.callbacks.on_save(step)
 

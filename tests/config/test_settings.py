@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from postrl.config import GRPOConfig
-from postrl.config.settings import PANELS, Settings
+from postrl.config.settings import PANELS, Settings, in_steps
 from postrl.errors import UsageError
 
 
@@ -78,6 +78,20 @@ def test_a_number_out_of_its_range_is_refused_with_the_flag_to_set(name, value):
     message = refused(**{name: value})
     assert f"{name} is {value}" in message
     assert f"--{name.replace('_', '-')}" in message
+
+
+def test_all_that_is_wrong_with_the_settings_is_said_at_once():
+    message = refused(minibatches=5, sync_ref_model=True, vllm_arg=["x"])
+    assert message.startswith("GRPOConfig has 3 settings that cannot be:")
+    assert all(name in message for name in ("minibatches = 5", "beta = 0", "vllm_arg is 'x'"))
+
+
+@pytest.mark.parametrize("name", ["save_steps", "eval_steps", "logging_steps", "warmup_steps"])
+def test_steps_are_whole_or_a_share_of_all(name):
+    assert type(getattr(GRPOConfig(**{name: 7.0}), name)) is int
+    assert getattr(GRPOConfig(**{name: 0.25}), name) == 0.25
+    assert f"{name} is 1.5" in refused(**{name: 1.5})
+    assert (in_steps(0.25, 10), in_steps(7, 10), in_steps(0, 10)) == (3, 7, 0)
 
 
 def test_an_unknown_choice_lists_the_choices():
@@ -260,7 +274,7 @@ def test_an_unknown_key_names_the_file_and_the_nearest_setting(tmp_path):
 
 
 def test_every_number_says_what_it_may_be():
-    numbers = {f.name for f in fields(Settings) if str(f.type).startswith(("int", "float"))}
+    numbers = {f.name for f in fields(Settings) if str(f.type).startswith(("int", "float", "Steps"))}
     told = {f.name for f in fields(Settings) if f.metadata["within"]}
     assert numbers - told == {"dual_clip"}, "whose range depends on epsilon_high"
     assert told <= numbers

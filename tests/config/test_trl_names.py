@@ -1,4 +1,4 @@
-"""TRL's names: converted where the meaning agrees, refused with the way out where it does not."""
+"""TRL's names: converted where the meaning agrees, passed over where it changes nothing, refused with the way out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from postrl.cli.trl_table import becomes, trl_table
 from postrl.config import GRPOConfig, PPOConfig, trl_names
+from postrl.config.script_fields import COMPANIONS
 from postrl.config.settings import Settings
-from postrl.config.trl_names import RULES
-from postrl.config.trl_refused import REFUSED
+from postrl.config.trl_names import DEFAULTS, TRLS
+from postrl.config.trl_refused import COMMON, OLDER, REFUSED
 from postrl.errors import UsageError
+
+PAGE = Path(__file__).parents[2] / "docs" / "from_trl.md"
 
 # The fields that TRL 1.16's GRPOConfig adds to transformers' TrainingArguments.
 TRL_FIELDS = [
@@ -143,14 +147,114 @@ def test_a_trl_script_constructs_its_config_unchanged(capsys):
     assert (config.dtype, config.report_to, config.save_steps, config.engine) == ("float32", [], 0, "transformers")
 
 
-def test_the_conversion_is_one_line_on_stderr_and_said_once(capsys):
+def test_the_conversion_is_one_block_on_stderr_and_said_once(capsys):
     for _ in range(2):
-        GRPOConfig(per_device_train_batch_size=8, num_generations=4, bf16=True)
+        GRPOConfig(per_device_train_batch_size=8, num_generations=4, bf16=True, save_steps=50, trackio_space_id="me/s")
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == (
-        "TRL names: bf16=True -> dtype='bfloat16'; per_device_train_batch_size=8 -> prompts_per_step=2, minibatches=1\n"
-    )
+    assert err.splitlines() == [
+        "TRL's names (docs/from_trl.md):",
+        "  bf16=True -> dtype='bfloat16'",
+        "  per_device_train_batch_size=8 -> prompts_per_step=2, minibatches=1",
+        "  as in TRL, where nothing is set: num_train_epochs=3.0, lr_scheduler_type='linear', save_total_limit=None, "
+        "logging_steps=10, engine='transformers'",
+        "  passed over: trackio_space_id (trackio is configured by its environment variables)",
+        "  not as in TRL: prompts of more than max_prompt_length=1024 tokens are dropped, and counted",
+    ]
+
+
+def test_ranks_but_the_first_say_nothing(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    GRPOConfig(per_device_train_batch_size=8)
+    assert capsys.readouterr().err == ""
+
+
+# -- what is not set ---------------------------------------------------------------------------------------------------
+
+
+def test_a_script_of_trls_gets_its_defaults_for_what_it_leaves_unset():
+    config = GRPOConfig(bf16=False)
+    assert (config.prompts_per_step * config.num_generations, config.minibatches) == (8, 1)
+    assert (config.num_train_epochs, config.lr_scheduler_type, config.engine) == (3.0, "linear", "transformers")
+    assert (config.save_steps, config.save_total_limit, config.logging_steps) == (500, None, 10)
+
+
+def test_what_vllm_samples_is_corrected_as_in_trl():
+    config = GRPOConfig(use_vllm=True)
+    assert (config.engine, config.is_correction, config.is_high) == ("vllm", "mis_seq", None)
+
+
+def test_what_is_set_and_what_an_algorithm_brings_stands_before_trls_defaults():
+    config = GRPOConfig(bf16=True, engine="vllm", save_steps=7, lr_scheduler_type="cosine", prompts_per_step=4)
+    assert (config.engine, config.save_steps, config.lr_scheduler_type) == ("vllm", 7, "cosine")
+    assert (config.prompts_per_step, config.minibatches) == (4, 1)
+    dapo = GRPOConfig(algorithm="dapo", bf16=True)
+    assert (dapo.prompts_per_step, dapo.num_generations, dapo.lr_scheduler_type) == (16, 16, "linear")
+
+
+def test_several_ranks_are_left_the_engine_that_can_feed_them(capsys):
+    assert GRPOConfig(bf16=True, num_processes=2).engine == "auto"
+    assert "vLLM servers generate for several ranks" in capsys.readouterr().err
+
+
+def test_a_script_without_a_name_of_trls_has_our_defaults_and_is_told_once_how_they_differ(capsys):
+    for _ in range(2):
+        config = GRPOConfig(output_dir="o", learning_rate=1e-5, save_steps=10)
+    assert (config.prompts_per_step, config.lr_scheduler_type, config.num_train_epochs) == (32, "constant", 1.0)
+    err = capsys.readouterr().err
+    assert "prompts_per_step=32 (TRL: 8 completions in all), engine='auto' (TRL: transformers)" in err
+    assert "save_steps" not in err and err.count("num_train_epochs=1.0 (TRL: 3.0)") == 1
+
+
+def test_all_that_is_refused_is_refused_at_once():
+    message = refused(deepspeed="ds.json", fp16=True, num_generation=4, load_best_model_at_end=True)
+    assert message.startswith("GRPOConfig has 4 settings that cannot be:\n  fp16=True:")
+    assert all(f"\n  {start}" in message for start in ("deepspeed", "load_best", "GRPOConfig has no setting num_g"))
+
+
+def test_what_is_cosmetic_is_passed_over_with_a_note(capsys):
+    GRPOConfig(trackio_space_id="me/s", num_completions_to_print=3, bf16_full_eval=True, overwrite_output_dir=True)
+    err = capsys.readouterr().err
+    names = ("trackio_space_id", "num_completions_to_print", "bf16_full_eval", "overwrite_output_dir")
+    (line,) = [line for line in err.splitlines() if "passed over: " in line]
+    assert all(f" {name} (" in line for name in names)
+
+
+# -- steps: TRL counts optimizer steps, we count batches ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trl",
+    [
+        {"per_device_train_batch_size": 4, "num_generations": 2, "num_iterations": 2},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 4},
+    ],
+)
+def test_step_counts_mean_as_many_optimizer_steps_as_in_trl(trl):
+    config = GRPOConfig(
+        **trl, max_steps=4, save_steps=2, eval_strategy="steps", eval_steps=6, logging_steps=8, beta=0.1,
+        sync_ref_model=True, ref_model_sync_steps=512, warmup_steps=3,
+    )  # fmt: skip
+    assert config.minibatches * config.num_iterations == 2
+    assert (config.max_steps, config.save_steps, config.eval_steps, config.logging_steps) == (2, 1, 3, 4)
+    assert config.ref_model_sync_steps == 256
+    assert config.warmup_steps == 3, "optimizer steps in both"
+
+
+def test_a_share_of_all_steps_stays_one():
+    config = GRPOConfig(gradient_accumulation_steps=2, steps_per_generation=4, save_steps=0.25, logging_steps=0.1)
+    assert (config.save_steps, config.logging_steps, config.max_steps) == (0.25, 0.1, -1)
+
+
+def test_steps_that_end_within_a_batch_are_said(capsys):
+    config = GRPOConfig(per_device_train_batch_size=8, num_iterations=2, max_steps=5)
+    assert config.max_steps == 3
+    assert "max_steps is 3 batches, 6 optimizer steps" in capsys.readouterr().err
+
+
+def test_our_own_batch_names_keep_our_own_steps():
+    config = GRPOConfig(bf16=True, prompts_per_step=4, minibatches=2, max_steps=4)
+    assert (config.max_steps, config.save_steps) == (4, 500)
 
 
 def test_a_batch_is_counted_in_the_groups_of_its_algorithm():
@@ -168,15 +272,50 @@ def test_our_own_names_are_taken_silently(capsys):
 
 
 def test_every_field_of_trl_and_of_training_arguments_is_ours_converted_or_refused_by_name():
-    own = {f.name for f in dataclasses.fields(Settings)}
-    known = own | {name for names, _ in RULES for name in names} | REFUSED.keys()
     theirs = [*TRL_FIELDS, *training_arguments()]
     assert "gradient_accumulation_steps" in theirs
-    assert [name for name in theirs if name not in known] == []
+    assert [name for name in theirs if name not in TRLS | COMMON] == []
+    assert {f.name for f in dataclasses.fields(Settings)} >= COMMON
 
 
 def test_no_setting_of_ours_is_refused():
     assert not REFUSED.keys() & {f.name for f in dataclasses.fields(Settings)}
+
+
+# -- TRL's own class ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trl_config():
+    """TRL's GRPOConfig, which takes some seconds to import."""
+    return pytest.importorskip("trl").GRPOConfig
+
+
+def test_the_page_has_every_field_of_trls_and_is_the_one_the_code_gives(trl_config):
+    theirs = {f.name for f in dataclasses.fields(trl_config)}
+    assert theirs == (TRLS | COMMON) - COMPANIONS - OLDER and len(theirs) == 189
+    assert PAGE.read_text() == trl_table(), "run `python -m postrl.cli.trl_table > docs/from_trl.md`"
+    assert {kind for kind, _ in map(becomes, theirs)} == {"converted", "same", "passed over", "refused"}
+    assert all(told for kind, told in map(becomes, theirs) if kind != "same")
+
+
+def test_trls_own_default_values_are_all_taken(trl_config, capsys):
+    config = GRPOConfig(**trl_config(output_dir="o", use_cpu=True, bf16=False).to_dict())
+    assert "passed over" not in capsys.readouterr().err
+    left_alone = GRPOConfig(output_dir="o", bf16=False)
+    told = {name: value for name, value in config.to_dict().items() if value != getattr(left_alone, name)}
+    assert told.keys() == {"gpu_memory_utilization", "kl_estimator", "gradient_checkpointing", "project"}, told
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("lr_scheduler_type", "linear"), ("num_train_epochs", 3.0), ("save_steps", 500), ("save_total_limit", None),
+     ("logging_steps", 10)],
+)  # fmt: skip
+def test_what_is_filled_in_is_trls_default(trl_config, field, value):
+    found = next(f.default for f in dataclasses.fields(trl_config) if f.name == field)
+    assert DEFAULTS[field] == value == getattr(found, "value", found)
+    assert len(DEFAULTS) == 5
 
 
 # -- batches: TRL counts completions, we count prompts ------------------------------------------------------------------
@@ -273,6 +412,34 @@ def test_a_batch_given_in_both_ways_is_refused():
         ({"eval_strategy": "no"}, {"eval_steps": 0}),
         ({"push_to_hub": True, "hub_model_id": "me/m"}, {"push_to_hub": "me/m"}),
         ({"push_to_hub": False, "hub_model_id": "me/m"}, {"push_to_hub": None}),
+        ({"push_to_hub": True, "output_dir": "runs/mine"}, {"push_to_hub": "mine"}),
+        ({"warmup_ratio": 0.1}, {"warmup_steps": 0.1}),
+        ({"warmup_ratio": 0.1, "warmup_steps": 5}, {"warmup_steps": 5}),
+        ({"warmup_steps": 0.1, "save_steps": 0.5}, {"warmup_steps": 0.1, "save_steps": 0.5}),
+        ({"bf16": False, "lr_scheduler_type": "constant", "warmup_steps": 5}, {"warmup_steps": 0}),
+        ({"delta": 3.0}, {"dual_clip": 3.0}),
+        (
+            {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
+            {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_arg": ["min_lr_rate=0.1"]},
+        ),
+        ({"adam_beta2": 0.99, "adam_epsilon": 1e-6}, {"adam_beta2": 0.99, "adam_epsilon": 1e-6}),
+        ({"generation_kwargs": {"stop": ["\n"], "max_new_tokens": 9}}, {"stop": ["\n"], "max_completion_length": 9}),
+        ({"use_vllm": True, "vllm_mode": "server"}, {"vllm_server_url": ["http://127.0.0.1:8000"]}),
+        ({"use_vllm": True, "vllm_mode": "server", "vllm_server_timeout": 9.0}, {"server_start_timeout": 9.0}),
+        (
+            {
+                "use_vllm": True,
+                "vllm_importance_sampling_mode": "token_truncate",
+                "vllm_importance_sampling_clip_max": 2.0,
+            },
+            {"is_correction": "tis", "is_high": 2.0, "is_low": None},
+        ),
+        (
+            {"use_vllm": True, "vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5},
+            {"is_correction": "icepop", "is_high": 3.0, "is_low": 0.5},
+        ),
+        ({"model_init_kwargs": {"dtype": None, "device_map": "auto"}}, {"dtype": "auto"}),
+        ({"model_init_kwargs": '{"revision": "main"}'}, {"revision": "main"}),
         ({"resume_from_checkpoint": True}, {"resume": True}),
         ({"resume_from_checkpoint": None}, {"resume": False}),
         ({"model_init_kwargs": {"dtype": "bfloat16", "revision": "main"}}, {"dtype": "bfloat16", "revision": "main"}),
@@ -321,11 +488,10 @@ def test_a_torch_dtype_is_read_as_its_name():
         ({"model_init_kwargs": {"quantization_config": 1}}, "the module"),
         ({"bf16": True, "dtype": "float32"}, "keep one of bf16 and dtype"),
         ({"top_p": 0.9, "use_vllm": True}, "no importance ratio right"),
-        ({"warmup_ratio": 0.1}, "set warmup_steps"),
         ({"deepspeed": "ds.json"}, "set num_processes"),
-        ({"vllm_enable_sleep_mode": True}, "do not share"),
-        ({"vllm_importance_sampling_mode": "token_mask"}, "is_correction"),
-        ({"per_device_eval_batch_size": 8}, "set eval_prompts"),
+        ({"use_vllm": True, "vllm_importance_sampling_mode": "words"}, "is_correction"),
+        ({"generation_kwargs": {"repetition_penalty": 1.1}}, "log-probs"),
+        ({"repetition_penalty": 1.1}, "know no penalties"),
         ({"hub_token": "secret"}, "HF_TOKEN"),
         ({"sync_ref_model": True}, "beta"),
     ],
@@ -336,7 +502,7 @@ def test_what_cannot_be_converted_is_refused_with_our_setting_or_the_reason(trl,
 
 def test_a_field_whose_value_asks_for_what_happens_anyway_is_passed_over(capsys):
     GRPOConfig(top_p=1.0, top_k=0, deepspeed=None, remove_unused_columns=False, disable_dropout=True, min_p=None)
-    assert capsys.readouterr().err == ""
+    assert "passed over" not in capsys.readouterr().err
 
 
 def test_a_token_is_never_shown():

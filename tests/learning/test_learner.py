@@ -93,7 +93,7 @@ def test_the_step_is_the_gradient_scaled_down_to_the_norm():
 
 def test_the_learning_rate_of_a_step_follows_the_schedule():
     learner = make_learner(tiny_model(), settings(lr_scheduler_type="linear", warmup_steps=1), total_updates=3)
-    assert [update(learner, make_groups()).lr for _ in range(3)] == [1.0, 1.0, 0.5]
+    assert [update(learner, make_groups()).lr for _ in range(3)] == [0.0, 1.0, 0.5]
 
 
 # -- numbers that are none ---------------------------------------------------------------------------------------------

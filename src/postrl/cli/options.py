@@ -204,9 +204,9 @@ def _option(f: Field[Any], kind: Any, default: Any, *, hidden: bool) -> Any:
 
 
 def _metavar(kind: Any) -> str | None:
-    """How the value is called in the help: the choices, or what kind of thing it is."""
+    """How the value is called in the help: the choices where they fit in a line, or what kind of thing it is."""
     if literal := choices(kind):
-        return "|".join(literal)
+        return listed if len(listed := "|".join(literal)) < 80 else "NAME"
     names = {bool: None, int: "N", float: "X", str: "TEXT"}
     parts = (kind, *get_args(kind))
     return next(names[part] for part in parts if part in names)

@@ -12,35 +12,12 @@ from typing import Any
 from postrl.algorithms.refused import flag
 from postrl.config.settings import Settings
 from postrl.config.trl_names import OTHERS
+from postrl.config.trl_refused import COMMON, REFUSED
+from postrl.config.trl_rules import RULES
 from postrl.errors import UsageError
 
-TRL = {
-    "per_device_train_batch_size generation_batch_size gradient_accumulation_steps steps_per_generation": (
-        "--prompts-per-step (times --num-generations: the completions of a step) and --minibatches (its optimizer steps)"
-    ),
-    "bf16 fp16": "--dtype bfloat16 (auto is that on GPUs) or float32",
-    "use_vllm": "--engine vllm, which starts the servers by itself",
-    "vllm_mode": "--engine vllm: servers beside the trainer, on GPUs of their own where there are several",
-    "vllm_server_base_url vllm_server_host vllm_server_port": "--vllm-server-url http://HOST:PORT",
-    "vllm_server_timeout": "--server-start-timeout",
-    "vllm_gpu_memory_utilization": "--gpu-memory-utilization",
-    "vllm_tensor_parallel_size": "--tensor-parallel-size",
-    "vllm_max_model_length": "--max-model-len",
-    "vllm_importance_sampling_correction": "--is-correction tis or none",
-    "shuffle_dataset": "--shuffle or --no-shuffle",
-    "loss_type": "an algorithm (`postrl dapo`, `dr_grpo`, `cispo`, `sapo`) or --loss-aggregation",
-    "importance_sampling_level": "`postrl gspo` for sequence",
-    "use_bias_correction_kl": "--kl-estimator k3_unbiased or k3_biased",
-    "model_init_kwargs": "--dtype, --attn-implementation, --revision and --trust-remote-code",
-    "resume_from_checkpoint": "--output-dir RUN --resume",
-    "save_strategy": "--save-steps N; 0 for no",
-    "eval_strategy": "--eval-steps N; 0 for no",
-    "logging_strategy": "--logging-steps N",
-    "hub_model_id": "--push-to-hub user/name",
-}
-"""TRL's names that `postrl.config.trl_names` converts in scripts and files -> what to type on the command line."""
-
-_TRL = {name: ours for names, ours in TRL.items() for name in names.split()}
+_TRL = {name: row.ours for row in RULES for name in row.names if name not in COMMON}
+"""TRL's names that are converted in scripts and files -> what to type on the command line."""
 
 _OTHERS = {flag(name): flag(ours) for name, ours in OTHERS.items()}
 
@@ -85,8 +62,6 @@ def unknown_flag(typed: str, command: str, own: list[str], elsewhere: dict[str, 
         own: the flags of the command.
         elsewhere: flags of other commands -> the command.
     """
-    from postrl.config.trl_refused import REFUSED
-
     name, hyphens = typed.lstrip("-").replace("-", "_"), typed.replace("_", "-")
     if name in _TRL:
         return UsageError(f"{command} has no {typed}, which is TRL's", hint=f"in postrl: {_TRL[name]}")

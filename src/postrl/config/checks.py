@@ -18,13 +18,23 @@ MOST_ROLLOUTS = 1 << 20
 
 
 def check(config: Settings) -> None:
-    """Run all checks.
+    """Run all checks: those of single values first, and of the others only what can be trusted then.
 
     Raises:
-        UsageError: the first problem found.
+        UsageError: all problems found.
     """
-    for look in CHECKS:
-        refuse(look(config))
+    for looks in (VALUES, CHECKS):
+        refuse_all([found for look in looks if (found := look(config))], type(config).__name__)
+
+
+def refuse_all(found: Sequence[tuple[str, str]], source: str) -> None:
+    """Raise all that was found in `source` in one error: each with its way out, so that a script is mended once."""
+    if len(found) == 1:
+        message, hint = found[0]
+        raise UsageError(message, hint=hint)
+    if found:
+        lines = "".join(f"\n  {message.removeprefix(f'{source}: ')}; {hint}" for message, hint in found)
+        raise UsageError(f"{source} has {len(found)} settings that cannot be:{lines}", hint="mend them all at once")
 
 
 def refuse(found: Problem) -> None:
@@ -168,6 +178,7 @@ def _reward_weights(c: Settings) -> Problem:
 WRITTEN_AS = {
     "vllm_arg": ("KEY=VALUE", "enforce-eager=true"),
     "simulation_arg": ("KEY=VALUE", "length-mean=300"),
+    "lr_scheduler_arg": ("KEY=VALUE", "num_cycles=3"),
     "reward_arg": ("NAME.KEY=VALUE", "soft_overlong.cache=64"),
 }
 """Settings of several options -> how one is written, and an example."""
@@ -314,8 +325,9 @@ def context_exceeded(c: Settings, context: int | None) -> Problem:
     return None
 
 
+VALUES: tuple[Callable[[Settings], Problem], ...] = (_ranges, _choices)
 CHECKS: tuple[Callable[[Settings], Problem], ...] = (
-    _ranges, _choices, _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _options,
+    _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _options,
     _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _inside_the_trainer, _asynchronous, _simulated,
     _weight_sync, _narrowed,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import check
 from postrl.config.script_fields import THEIRS, SettingsType, taken, takes_trl_names
 from postrl.config.settings import Settings, default_of
-from postrl.config.trl_names import convert
+from postrl.config.trl_names import convert, tell_unspoken
 from postrl.config.values import as_typed, read_yaml
 
 
@@ -30,6 +30,7 @@ class GRPOConfig(Settings, metaclass=SettingsType):
     def __post_init__(self) -> None:
         given = taken(self)
         before = given.pop("given_as", {})
+        tell_unspoken(given, self.default_algorithm)
         ours = convert(given, type(self), source=type(self).__name__)
         self.given_as = before | {name: given[name] for name in given if name in THEIRS}
         values = {**self.defaults_of(ours["algorithm"]), **ours}
@@ -73,7 +74,7 @@ class GRPOConfig(Settings, metaclass=SettingsType):
         found = cls.settings_in(path, given=overrides)
         named = {name: value for name, value in overrides.items() if name == "algorithm"}
         if named and found.keys() >= {f.name for f in fields(Settings)} and found["algorithm"] != named["algorithm"]:
-            usual = {**GRPOConfig().to_dict(), **cls.defaults_of(found["algorithm"])}
+            usual = {**{f.name: default_of(f) for f in fields(Settings)}, **cls.defaults_of(found["algorithm"])}
             its_own = set() if overrides.get("resume") else {"output_dir", "run_name"}
             found = {name: v for name, v in found.items() if name not in its_own and v != usual[name]}
         values = convert({**found, **named}, cls, source=str(path))

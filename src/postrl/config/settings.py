@@ -29,6 +29,8 @@ SHARE = Range("a share from 0 to 1", lambda x: 0 <= x <= 1)
 SHARE_ABOVE_0 = Range("a share above 0, at most 1", lambda x: 0 < x <= 1)
 SHARE_BELOW_1 = Range("a share from 0, below 1", lambda x: 0 <= x < 1)
 STEPS = Range("1 or more, or -1 for num_train_epochs", lambda x: x == -1 or x >= 1)
+STEPS_OR_SHARE = Range("0 or more; below 1: a share of all steps", lambda x: 0 <= x < 1 or x == x // 1 < math.inf)
+SOME_STEPS_OR_SHARE = Range("1 or more, or a share of all steps", lambda x: 0 < x < 1 or 1 <= x == x // 1 < math.inf)
 
 
 def setting(
@@ -70,11 +72,22 @@ MODEL, DATA, REWARD, ROLLOUT, ASYNC = "Model", "Data", "Reward", "Rollout", "Asy
 ALGORITHM, CRITIC, OPTIMIZER, RUN = "Algorithm", "Critic (ppo, vapo)", "Optimizer", "Run"
 PANELS = (MODEL, DATA, REWARD, ROLLOUT, ASYNC, ALGORITHM, CRITIC, OPTIMIZER, RUN)
 
+Steps = float
+"""A number of steps, or below 1 a share of all steps."""
 Dtype = Literal["auto", "float32", "bfloat16"]
 Correction = Literal[
     "tis", "tis_seq", "icepop", "mis_seq", "seq_mask_tis", "opsm", "binary_kl", "decoupled", "seed", "none"
 ]
+Schedule = Literal[
+    "constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr", "warmup_stable_decay",
+]  # fmt: skip
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"]
+
+
+def in_steps(value: float, total: int) -> int:
+    """A number of steps, where it may be a share of `total` ones."""
+    return math.ceil(value * total) if 0 < value < 1 else int(value)
 
 
 @dataclass(kw_only=True)
@@ -322,11 +335,17 @@ class Settings:
 
     # -- optimizer -----------------------------------------------------------------------------------------------
     learning_rate: float = setting(1e-6, OPTIMIZER, "Peak learning rate.", within=NOT_NEGATIVE)
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = setting("constant", OPTIMIZER,
-        "Shape of the learning rate after the warm-up.")
-    warmup_steps: int = setting(0, OPTIMIZER,
-        "Optimizer steps over which the learning rate rises from 0.", within=NOT_NEGATIVE)
+    lr_scheduler_type: Schedule = setting("constant", OPTIMIZER,
+        "Shape of the learning rate after the warm-up, as transformers' schedule of this name has it: constant, linear, "
+        "cosine, ... (docs/settings.md).")
+    lr_scheduler_arg: list[str] = setting([], OPTIMIZER,
+        "Argument of the schedule as KEY=VALUE, such as num_cycles=3 or min_lr_rate=0.1; repeatable.")
+    warmup_steps: Steps = setting(0, OPTIMIZER,
+        "Optimizer steps over which the learning rate rises from 0.", within=STEPS_OR_SHARE)
     weight_decay: float = setting(0.0, OPTIMIZER, "Decoupled weight decay.", within=NOT_NEGATIVE)
+    adam_beta1: float = setting(0.9, OPTIMIZER, "AdamW: decay of the mean of gradients.", within=SHARE_BELOW_1)
+    adam_beta2: float = setting(0.999, OPTIMIZER, "AdamW: decay of the mean of their squares.", within=SHARE_BELOW_1)
+    adam_epsilon: float = setting(1e-8, OPTIMIZER, "AdamW: added to the root of that mean.", within=NOT_NEGATIVE)
     max_grad_norm: float = setting(1.0, OPTIMIZER,
         "Gradients are scaled down to this norm; 0: never.", within=NOT_NEGATIVE)
     optim: Literal["adamw", "sgd"] = setting("adamw", OPTIMIZER, "Optimizer.")
@@ -349,23 +368,23 @@ class Settings:
         "Steps to train; -1: as many as num_train_epochs needs.", within=STEPS, resumable=True, part_of="plan")
     num_train_epochs: float = setting(1.0, RUN,
         "Passes over the prompts when max_steps is -1.", within=POSITIVE, resumable=True, part_of="plan")
-    save_steps: int = setting(100, RUN,
-        "Steps between checkpoints; 0: only at the end and when it is stopped.", within=NOT_NEGATIVE, resumable=True)
+    save_steps: Steps = setting(100, RUN,
+        "Steps between checkpoints; 0: only at the end and when it is stopped.", within=STEPS_OR_SHARE, resumable=True)
     on_hangup: Literal["save", "continue"] = setting("save", RUN,
         "What a closed terminal (SIGHUP) means: save: finish the step, save and stop; continue: go on without it.",
         resumable=True)
     save_total_limit: int | None = setting(2, RUN,
         "Checkpoints to keep, the newest ones.", within=AT_LEAST_1, resumable=True)
-    eval_steps: int = setting(0, RUN,
+    eval_steps: Steps = setting(0, RUN,
         "Steps between evaluations; 0: only before and after training, and only with an evaluation set.",
-        within=NOT_NEGATIVE, resumable=True)
+        within=STEPS_OR_SHARE, resumable=True)
     eval_dataset: str | None = setting(None, RUN,
         "Data set to evaluate on: NAME, NAME:split or a local file.",
         resumable=True, part_of="plan score", path=paths.data_or_name)
     eval_prompts: int = setting(200, RUN,
         "Most prompts of one evaluation, spread evenly over the rows.", within=AT_LEAST_1, resumable=True)
-    logging_steps: int = setting(1, RUN,
-        "Steps between lines on the screen; metrics.jsonl has every step.", within=AT_LEAST_1, resumable=True)
+    logging_steps: Steps = setting(1, RUN,
+        "Steps between lines on the screen; metrics.jsonl has every step.", within=SOME_STEPS_OR_SHARE, resumable=True)
     seed: int = setting(42, RUN, "Seed of data order and sampling.", within=NOT_NEGATIVE, part_of="plan serve")
     resume: bool = setting(False, RUN,
         "Continue from the newest checkpoint in output_dir.", resumable=True, part_of="plan")

@@ -119,10 +119,16 @@ def _float(value: Any) -> float:
     return float(value)
 
 
+def _steps(value: Any) -> float:
+    """A number that is whole where it counts steps."""
+    number = _float(value)
+    return int(number) if number == number // 1 else number
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float | PurePath):
         raise TypeError
     return str(value)
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {"bool": _bool, "int": _int, "float": _float}
+_READERS: dict[str, Callable[[Any], Any]] = {"bool": _bool, "int": _int, "float": _float, "Steps": _steps}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
 
 import torch
+
+from postrl.config.settings import in_steps
+from postrl.config.values import parse_yaml
+from postrl.errors import UsageError
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -16,18 +19,37 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: GRPOConfig)
     trained = [p for p in parameters if p.requires_grad]
     if config.optim == "sgd":
         return torch.optim.SGD(trained, lr=config.learning_rate, weight_decay=config.weight_decay)
-    # Left to itself, torch loops over sharded parameters, with a dozen small kernels for each.
-    fused = True if any(p.device.type == "cuda" for p in trained) else None
-    return torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay, fused=fused)
+    return torch.optim.AdamW(
+        trained,
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+        # Left to itself, torch loops over sharded parameters, with a dozen small kernels for each.
+        fused=True if any(p.device.type == "cuda" for p in trained) else None,
+    )
 
 
-def learning_rate(config: GRPOConfig, step: int, total: int) -> float:
-    """The learning rate of optimizer step `step` (from 0) of `total`: linear warm-up, then the chosen shape."""
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    if config.lr_scheduler_type == "constant":
-        return config.learning_rate
-    progress = min(1.0, (step - config.warmup_steps) / max(1, total - config.warmup_steps))
-    if config.lr_scheduler_type == "linear":
-        return config.learning_rate * (1.0 - progress)
-    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * progress))
+def make_schedule(config: GRPOConfig, total: int) -> Callable[[int], float]:
+    """The learning rate of each optimizer step (from 0) of `total`: that of transformers' schedule of this name, which begins
+    its warm-up at 0.
+
+    Raises:
+        UsageError: the schedule does not take the arguments, or misses one.
+    """
+    from transformers import get_scheduler
+
+    name = "constant_with_warmup" if config.lr_scheduler_type == "constant" else config.lr_scheduler_type
+    given = (arg.partition("=") for arg in config.lr_scheduler_arg)
+    arguments = {key: parse_yaml(value) for key, _, value in given}
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=config.learning_rate)  # schedules are made for an optimizer
+    warmup = in_steps(config.warmup_steps, total)
+    try:
+        schedule = get_scheduler(name, optimizer, warmup, total, arguments)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"lr_scheduler_type = {config.lr_scheduler_type} cannot be made of lr_scheduler_arg = {config.lr_scheduler_arg}: {error}",
+            hint="its arguments are those of transformers' get_scheduler, each as --lr-scheduler-arg KEY=VALUE",
+        ) from error
+    (share,) = cast("torch.optim.lr_scheduler.LambdaLR", schedule).lr_lambdas
+    return lambda step: config.learning_rate * float(share(min(step, total)))  # a cosine would rise again

@@ -22,7 +22,7 @@ from postrl.learning.body import Body, evaluating
 from postrl.learning.memory import is_out_of_memory, peak_memory_gb, room_for
 from postrl.learning.microbatch import plan, split
 from postrl.learning.on_cpu import passes_on
-from postrl.learning.optim import learning_rate, make_optimizer
+from postrl.learning.optim import make_optimizer, make_schedule
 from postrl.learning.sharding import Ranks, shard, whole
 from postrl.types import Batch, Mean, Means, Rollout
 
@@ -75,7 +75,7 @@ class Optimizing(ABC, Generic[M]):
         self, module: M, *, name: str, config: GRPOConfig, ranks: Ranks, dtype: str, total_updates: int
     ) -> None:
         self.name, self.config, self.ranks = name, config, ranks
-        self.total_updates = total_updates
+        self.learning_rate = make_schedule(config, total_updates)
         self.updates = 0
         self.max_tokens = config.microbatch_tokens(ranks.device.type)
         self.nonfinite_in_a_row = 0
@@ -193,7 +193,7 @@ class Optimizing(ABC, Generic[M]):
         loss = float(means.get(f"{self.name}/loss", Mean()).total)
         broken = not (math.isfinite(norm) and math.isfinite(loss))
         if not self.ranks.max([float(broken)])[0]:  # all ranks step or none
-            report.lr = learning_rate(self.config, self.updates, self.total_updates)
+            report.lr = self.learning_rate(self.updates)
             for group in self.optimizer.param_groups:
                 group["lr"] = report.lr
             with room_for("the optimizer's state", hint=SMALLER):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
+from postrl.config.settings import in_steps
 from postrl.console import console, progress_bar
 
 Metrics = Mapping[str, float | None]
@@ -82,10 +83,10 @@ class StepLine:
             line.update(1, 20, metrics)
 
     Args:
-        every: steps between lines; the bar moves each step.
+        every: steps between lines, or below 1 a share of all; the bar moves each step.
     """
 
-    def __init__(self, *, every: int = 1, to: Console | None = None) -> None:
+    def __init__(self, *, every: float = 1, to: Console | None = None) -> None:
         from rich.progress import TextColumn, TimeRemainingColumn
 
         self.console, self.every = to or console(), every
@@ -107,6 +108,6 @@ class StepLine:
 
     def update(self, step: int, total: int, metrics: Metrics) -> None:
         """Report a finished step."""
-        if step % self.every == 0 or step == total:
+        if step % in_steps(self.every, total) == 0 or step == total:
             self.console.print(Text(step_line(step, total, metrics)))
         self.bar.update(self.task, completed=step, total=total)
