@@ -24,8 +24,7 @@ from typing import Any
 
 import torch
 
-from postrl.algorithms.objective import denominators, objective, with_advantages
-from postrl.algorithms.reduce import accumulate
+from postrl.algorithms.objective import PolicyObjective, with_advantages
 from postrl.config import GRPOConfig
 from postrl.learning.batch import make_batch
 from postrl.learning.learner import Learner
@@ -34,7 +33,7 @@ from postrl.learning.sharding import Ranks
 from postrl.rollout.embedded import EmbeddedSampler
 from postrl.rollout.sampler import Request, Sampling
 from postrl.session import resolve_algorithm
-from postrl.types import Batch, Group, Rollout, VersionSpan
+from postrl.types import Group, Rollout, VersionSpan
 
 PROMPTS, GENERATIONS, PROMPT_TOKENS = 8, 8, 128
 VOCABULARY = 151_936
@@ -179,11 +178,7 @@ def update(
 def run_update(learner: Learner, groups: Sequence[Group]) -> Any:
     algorithm = resolve_algorithm(learner.config)
     batch = with_advantages(make_batch(groups, 0, learner.ranks.device), algorithm)
-
-    def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
-        return objective(logp_BT, micro, algorithm, denoms, entropy_BT=entropy_BT)
-
-    return learner.update(batch, loss, denominators, accumulate)
+    return learner.update(batch, PolicyObjective(algorithm))
 
 
 def made_up_groups(tokens: int) -> list[Group]:

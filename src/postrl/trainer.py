@@ -6,7 +6,6 @@ generate -> score -> assess -> advantage -> update -> sync weights
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 import sys
 import time
@@ -17,17 +16,8 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, NoReturn, TypeVar
 
-from postrl.algorithms.objective import (
-    denominators,
-    idle_rows,
-    idle_totals,
-    objective,
-    rows_without_tokens,
-    value_objective,
-    with_advantages,
-)
+from postrl.algorithms.objective import PolicyObjective, ValueObjective, with_advantages
 from postrl.algorithms.presets import PRESETS
-from postrl.algorithms.reduce import accumulate
 from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig
 from postrl.errors import PostrlError, UsageError, WeightsLost, error_from_wire, error_to_wire
@@ -185,32 +175,13 @@ class GRPOTrainer:
         """One update phase; afterwards the learner holds the next weight version. In the warm-up of the critic that is the
         policy of before: it is published again, so that versions and steps stay in step."""
         s = self.opened_session
-        report = UpdateReport() if s.policy_waits else self._update_policy(batch)
-        if (critic := s.learner.critic) is not None:
-            idle = rows_without_tokens(batch)
-            report.critic = critic.update(batch, self._value_loss, denominators, accumulate, idle=idle)
+        report = UpdateReport() if s.policy_waits else s.learner.update(batch, PolicyObjective(s.algorithm))
+        if s.learner.critic is not None:
+            report.critic = s.learner.critic.update(batch, ValueObjective(s.algorithm))
         s.version += 1
         if self.args.sync_ref_model and s.version % self.args.ref_model_sync_steps == 0:
             s.learner.refresh_reference(self.args.ref_model_mixup_alpha)
         return report
-
-    def _update_policy(self, batch: Batch) -> UpdateReport:
-        s = self.opened_session
-
-        def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
-            return objective(logp_BT, micro, s.algorithm, denoms, entropy_BT=entropy_BT)
-
-        # One list for all ranks: sums on GPUs differ in their last bits, and ranks must make as many passes.
-        idle = json.loads(s.ranks.broadcast(json.dumps(idle_rows(batch, s.algorithm)).encode()))
-        report = s.learner.update(batch, loss, denominators, accumulate, idle=idle)
-        if s.ranks.is_main and report.optimizer_steps:
-            uncounted = {"policy/loss": idle_totals(batch, idle, s.algorithm)}
-            for _ in range(self.args.num_iterations):
-                report.metrics = accumulate(report.metrics, uncounted)
-        return report
-
-    def _value_loss(self, values_BT: Any, micro: Batch, denoms: Any) -> Any:
-        return value_objective(values_BT, micro, self.opened_session.algorithm, denoms)
 
     @timed("sync")
     def sync_weights(self) -> None:

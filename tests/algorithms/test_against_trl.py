@@ -30,7 +30,7 @@ from torch import Tensor
 
 from helpers import tiny_model_dir, tiny_tokenizer
 from postrl.algorithms.algorithm import Algorithm
-from postrl.algorithms.objective import denominators, objective, with_advantages
+from postrl.algorithms.objective import PolicyObjective, denominators, with_advantages
 from postrl.algorithms.resolve import resolve
 from postrl.types import Batch
 
@@ -66,7 +66,7 @@ def stored_batch(algorithm: Algorithm, **tensors: Tensor) -> tuple[Tensor, Batch
 def ours(logp: Tensor, batch: Batch, algorithm: Algorithm) -> tuple[Tensor, Tensor]:
     """(loss, gradient)."""
     leaf = logp.clone().requires_grad_()
-    loss, _ = objective(leaf, batch, algorithm, denominators(batch, 1))
+    loss, _ = PolicyObjective(algorithm).loss(leaf, None, batch, denominators(batch, 1))
     loss.backward()
     return loss.detach(), leaf.grad
 

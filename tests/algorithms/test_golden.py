@@ -18,7 +18,7 @@ from postrl.algorithms.aggregate import Denoms, aggregate, count, totals
 from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.corrections import importance_weights
 from postrl.algorithms.kl import ESTIMATORS
-from postrl.algorithms.objective import denominators, objective, with_advantages
+from postrl.algorithms.objective import PolicyObjective, denominators, with_advantages
 from postrl.algorithms.reduce import finish
 from postrl.algorithms.resolve import resolve
 from postrl.types import Batch, Group, Prompt, VersionSpan
@@ -194,7 +194,7 @@ def policy_loss(preset: str, **settings: Any) -> Check:
     def check(case: Case, dtype: torch.dtype) -> None:
         expected, algorithm = case["expected"], resolve(preset, **settings)
         batch, logp = batch_of(case, algorithm, dtype), matrix(case["inputs"]["logp"], dtype, grad=True)
-        loss, pairs = objective(logp, batch, algorithm, denominators(batch, 1))
+        loss, pairs = PolicyObjective(algorithm).loss(logp, None, batch, denominators(batch, 1))
         loss.backward()
         close(logp.grad, expected["grad_logp"], dtype)
         assert logp.grad.dtype == dtype
@@ -390,7 +390,7 @@ def entropy_bonus(case: Case, dtype: torch.dtype) -> None:
     entropy_BT = torch.stack([-(log_p.exp() * log_p).sum(), torch.tensor(torch.nan)])[None]
     batch = make_batch([[1, 0]], advantages=torch.zeros(1, dtype=dtype))
     algorithm = resolve("grpo", entropy_coef=case["config"]["coef"])
-    loss, pairs = objective(torch.zeros(1, 2, dtype=dtype), batch, algorithm, Denoms(1, 1), entropy_BT=entropy_BT)
+    loss, pairs = PolicyObjective(algorithm).loss(torch.zeros(1, 2, dtype=dtype), entropy_BT, batch, Denoms(1, 1))
     loss.backward()
     close(loss.detach(), case["expected"]["loss"], dtype)
     close(logits.grad, [-case["config"]["coef"] * g for g in case["expected"]["grad_entropy_logits"]], dtype)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from postrl.algorithms.aggregate import MODES, Denoms, count
 from postrl.algorithms.corrections import CORRECTIONS, importance_weights
-from postrl.algorithms.objective import objective, with_advantages
+from postrl.algorithms.objective import PolicyObjective, with_advantages
 from postrl.algorithms.reduce import accumulate, finish
 from postrl.algorithms.resolve import resolve
 from postrl.types import Batch
@@ -19,10 +19,10 @@ from .cases import CASES, close, make_batch, random_batch, rewards, rollout
 POISON = (float("nan"), float("inf"), float("-inf"), 1000.0, -1000.0, -50.0)
 
 
-def step(logp: torch.Tensor, batch: Batch, algorithm, **kwargs):
+def step(logp: torch.Tensor, batch: Batch, algorithm, entropy_BT=None):
     """(loss, gradient, metrics) of a whole batch in one piece."""
     leaf = logp.detach().clone().requires_grad_()
-    loss, metrics = objective(leaf, batch, algorithm, Denoms(*count(batch.mask_BT)), **kwargs)
+    loss, metrics = PolicyObjective(algorithm).loss(leaf, entropy_BT, batch, Denoms(*count(batch.mask_BT)))
     loss.backward()
     return loss.detach(), leaf.grad, finish(metrics)
 
@@ -168,7 +168,7 @@ def split_step(logp: torch.Tensor, batch: Batch, algorithm, ranks: list[list[lis
         leaf = logp.clone().requires_grad_()
         for rows in micro_batches:
             piece = batch.rows(rows)
-            loss, metrics = objective(leaf[rows, : piece.mask_BT.shape[1]], piece, algorithm, denoms)
+            loss, metrics = PolicyObjective(algorithm).loss(leaf[rows, : piece.mask_BT.shape[1]], None, piece, denoms)
             loss.backward()
             totals = accumulate(totals, metrics)
         grad += leaf.grad / len(ranks)

@@ -20,7 +20,7 @@ from postrl.algorithms import advantages, kl, losses
 from postrl.algorithms.aggregate import Denoms, aggregate, count
 from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.corrections import CORRECTIONS, importance_weights
-from postrl.algorithms.objective import denominators, objective, value_objective, with_advantages
+from postrl.algorithms.objective import PolicyObjective, ValueObjective, denominators, with_advantages
 from postrl.algorithms.presets import PRESETS
 from postrl.algorithms.reduce import accumulate, finish
 from postrl.algorithms.resolve import resolve
@@ -101,13 +101,12 @@ def split_step(
         for rows in rank:
             piece = batch.rows(rows)
             width = piece.mask_BT.shape[1]
-            arguments = (piece, algorithm, denoms)
-            loss, metrics = objective(policy[rows, :width], *arguments, entropy_BT=entropy[rows, :width])
+            loss, metrics = PolicyObjective(algorithm).loss(policy[rows, :width], entropy[rows, :width], piece, denoms)
             loss.backward()
             total = total + loss.detach() / len(ranks)
             pairs = accumulate(pairs, metrics)
             if "values" in algorithm.needs:
-                loss, metrics = value_objective(critic[rows, :width], *arguments)
+                loss, metrics = ValueObjective(algorithm).loss(critic[rows, :width], piece, denoms)
                 loss.backward()
                 pairs = accumulate(pairs, metrics)
         for grad, leaf in zip(grads, (policy, critic), strict=True):
@@ -258,10 +257,10 @@ def test_property_9_no_gradient_reaches_advantages_prox_behav_ref_or_weights(alg
     leaves = {name: getattr(batch, name).clone().requires_grad_() for name in names}
     live, values = logp.clone().requires_grad_(), batch.values_BT.clone().requires_grad_()
     batch, denoms = replace(batch, **leaves), denominators(batch, 1)
-    objective(live, batch, algorithm, denoms, entropy_BT=logp.abs())[0].backward()
+    PolicyObjective(algorithm).loss(live, logp.abs(), batch, denoms)[0].backward()
     assert live.grad.any()
     if "values" in algorithm.needs:
-        value_objective(values, batch, algorithm, denoms)[0].backward()
+        ValueObjective(algorithm).loss(values, batch, denoms)[0].backward()
         assert values.grad.any()
     assert {name for name, leaf in leaves.items() if leaf.grad is not None} == set()
 

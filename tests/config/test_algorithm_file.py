@@ -12,7 +12,7 @@ from helpers import tiny_model_dir
 from learning.batches import make_groups
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.algorithms import PRESETS, Preset, register
-from postrl.algorithms.objective import idle_rows
+from postrl.algorithms.objective import PolicyObjective
 from postrl.algorithms.parts import LOSSES
 from postrl.algorithms.resolve import resolve
 from postrl.cli.options import build_config
@@ -154,10 +154,12 @@ def test_the_defaults_of_the_command_stand_below_those_of_its_config_file(tmp_pa
 def test_rows_without_advantage_are_passed_through_a_loss_of_ones_own():
     batch = make_batch(make_groups(2, 4), 0, torch.device("cpu"))
     batch.advantages = torch.zeros(8)
-    assert idle_rows(batch, resolve("grpo")) == list(range(8))
-    assert idle_rows(batch, resolve(Preset("mine", "group", LOSSES["clip"]))) == []
+    assert PolicyObjective(resolve("grpo")).idle_rows(batch) == list(range(8))
+    assert PolicyObjective(resolve(Preset("mine", "group", LOSSES["clip"]))).idle_rows(batch) == []
     batch.mask_BT[3] = False
-    assert idle_rows(batch, resolve(Preset("mine", "group", LOSSES["clip"]))) == [3], "nothing of it is trained on"
+    assert PolicyObjective(resolve(Preset("mine", "group", LOSSES["clip"]))).idle_rows(batch) == [3], (
+        "nothing of it is trained on"
+    )
 
 
 def test_a_name_that_is_no_file_is_looked_up_in_the_table():

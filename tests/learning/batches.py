@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from helpers import tiny_tokenizer
 from postrl.algorithms.algorithm import Algorithm
-from postrl.algorithms.objective import denominators, idle_rows, objective, value_objective, with_advantages
-from postrl.algorithms.reduce import accumulate
+from postrl.algorithms.objective import PolicyObjective, ValueObjective, with_advantages
 from postrl.config import GRPOConfig
 from postrl.learning.batch import make_batch
 from postrl.learning.critic import Critic, critic_body
@@ -87,23 +88,22 @@ def prepared(learner: Learner, groups: list[Group], version: int = 0) -> tuple[B
 def update(learner: Learner, groups: list[Group], version: int = 0, spoil: Any = None) -> UpdateReport:
     """One phase, as the trainer does it. `spoil` may change the loss of a micro-batch."""
     batch, algorithm = prepared(learner, groups, version)
+    return learner.update(batch, PolicyObjective(algorithm) if spoil is None else Spoilt(algorithm, spoil))
 
-    def loss(logp_BT: Any, entropy_BT: Any, micro: Batch, denoms: Any) -> Any:
-        value, metrics = objective(logp_BT, micro, algorithm, denoms, entropy_BT=entropy_BT)
-        return (value, metrics) if spoil is None else spoil(value, metrics)
 
-    return learner.update(batch, loss, denominators, accumulate, idle=idle_rows(batch, algorithm))
+@dataclass(frozen=True)
+class Spoilt(PolicyObjective):
+    spoil: Callable[[Any, Any], Any]
+
+    def loss(self, *args: Any) -> Any:
+        return self.spoil(*super().loss(*args))
 
 
 def update_critic(learner: Learner, groups: list[Group], version: int = 0) -> UpdateReport:
     """One phase of the critic alone."""
     batch, algorithm = prepared(learner, groups, version)
-
-    def loss(values_BT: Any, micro: Batch, denoms: Any) -> Any:
-        return value_objective(values_BT, micro, algorithm, denoms)
-
     assert learner.critic is not None
-    return learner.critic.update(batch, loss, denominators, accumulate)
+    return learner.critic.update(batch, ValueObjective(algorithm))
 
 
 def critic_weights(learner: Learner) -> dict[str, torch.Tensor]:

@@ -1,5 +1,5 @@
-"""The one composition of the parts, whatever the preset: first the advantages of a batch, then the loss of each
-micro-batch.
+"""The one composition of the parts, whatever the preset: first the advantages of a batch, then, as objectives that the
+learner is given, the losses of its micro-batches.
 
     reward -> soft overlong punishment, KL penalty -> advantages -> masks
     L = aggregate(w * policy loss + beta * KL to the reference - entropy_coef * entropy) + nll_coef * NLL of right answers
@@ -7,7 +7,7 @@ micro-batch.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from postrl.algorithms.filters import overlong_penalty, truncated, truncation_ma
 from postrl.algorithms.kl import k1, loss_estimator
 from postrl.algorithms.losses import negative_log_likelihood
 from postrl.algorithms.parts import present
-from postrl.algorithms.reduce import as_means, masked_mean
+from postrl.algorithms.reduce import accumulate, as_means, masked_mean
 from postrl.algorithms.value import explained_variance, value_loss
 from postrl.types import Batch, Mean, Means
 
@@ -84,6 +84,9 @@ def _penalised(batch: Batch, a: Algorithm) -> Batch:
     return replace(batch, metrics=metrics)
 
 
+# -- the update: a micro-batch at a time -----------------------------------------------------------------------------------
+
+
 def denominators(batch: Batch, dp_size: int) -> Denoms:
     """What the optimizer step of this mini-batch, all ranks together, averages over."""
     n_tokens, n_seqs = count(batch.mask_BT)
@@ -91,69 +94,113 @@ def denominators(batch: Batch, dp_size: int) -> Denoms:
     return Denoms(n_tokens, n_seqs, dp_size, n_correct)
 
 
-# -- the update: a micro-batch at a time -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Objective:
+    algorithm: Algorithm
+
+    denominators = staticmethod(denominators)
+    merge = staticmethod(accumulate)
+
+    def idle_rows(self, batch: Batch) -> list[int]:
+        """Rows whose loss and gradient are exactly 0, so that they need no forward pass: here those of which nothing is
+        trained on, because they were not scored or are masked as a whole."""
+        return _rows(~batch.mask_BT.any(-1))
+
+    def idle_metrics(self, batch: Batch) -> Means:
+        """What idle rows add to the metrics."""
+        return {}
 
 
-def objective(
-    logp_BT: Tensor, batch: Batch, algorithm: Algorithm, denoms: Denoms, *, entropy_BT: Tensor | None = None
-) -> tuple[Tensor, Means]:
-    """The loss of one micro-batch, ready for `backward`, and its metrics.
+class PolicyObjective(_Objective):
+    """What the policy is trained for: `L`."""
 
-    Without `batch.prox_BT` the proximal policy is the live one, detached: right for one optimizer step per batch. The
-    weights `w` correct sampler (`behav`) against proximal policy; KL and entropy are not weighted.
+    def loss(self, logp_BT: Tensor, entropy_BT: Tensor | None, batch: Batch, denoms: Denoms) -> tuple[Tensor, Means]:
+        """The loss of one micro-batch, ready for `backward`, and its metrics.
 
-    Args:
-        logp_BT: float32, with gradient: log-probs of the completion tokens under the live policy.
-        batch: the rows of the micro-batch; may be empty or wholly masked, the loss is then a connected 0.
-        denoms: counted once per optimizer step over all its micro-batches and ranks.
-        entropy_BT: entropy of the policy at each token in nats, with gradient where `entropy_coef` is not 0.
+        Without `batch.prox_BT` the proximal policy is the live one, detached: right for one optimizer step per batch. The
+        weights `w` correct sampler (`behav`) against proximal policy; KL and entropy are not weighted.
 
-    Returns:
-        the loss, already divided by the global denominators and multiplied by dp_size; and metrics, for which it
-        is not: `policy/loss`, `policy/kl_ref` hold local sums over local counts of tokens or sequences, so that adding them up over micro-batches and ranks and dividing once gives the loss of the whole step.
+        Args:
+            logp_BT: float32, with gradient: log-probs of the completion tokens under the live policy.
+            entropy_BT: entropy of the policy at each token in nats, with gradient where `entropy_coef` is not 0; None: it
+                is not known, and not reported.
+            batch: the rows of the micro-batch; may be empty or wholly masked, the loss is then a connected 0.
+            denoms: counted once per optimizer step over all its micro-batches and ranks.
 
-    Raises:
-        ValueError: the batch lacks what the algorithm needs, or log-probs in less than 32 bits.
-    """
-    _check(logp_BT, batch, algorithm)
-    mask_BT, mode, norm_const = batch.mask_BT, algorithm.loss_aggregation, algorithm.max_completion_length
-    prox_BT = _proximal(logp_BT, batch, algorithm)
-    advantages = present(batch.advantages, "advantages")
-    l_BT, metrics = algorithm.loss(logp_BT, prox_BT, advantages, mask_BT, algorithm)
-    # Against the sampler as proximal policy nothing is left to correct: what is measured is the live policy's distance.
-    towards_BT = logp_BT if algorithm.proximal == "sampler" else prox_BT
-    weights_BT, mismatch = importance_weights(
-        algorithm.is_correction, logp_BT, towards_BT, batch.behav_BT, advantages, mask_BT, bounds=algorithm.bounds
-    )
-    l_BT = weights_BT * l_BT
-    if algorithm.beta and algorithm.kl_placement == "loss":
-        kl_BT = loss_estimator(algorithm.kl)(logp_BT, present(batch.ref_BT, "ref"), mask_BT, prox_BT)
-        l_BT = l_BT + algorithm.beta * kl_BT
-        metrics["policy/kl_ref"] = totals(kl_BT.detach(), mask_BT, mode, norm_const=norm_const)
-    if entropy_BT is not None:
-        metrics["policy/entropy"] = masked_mean(entropy_BT, mask_BT)
-    if algorithm.entropy_coef:
-        l_BT = l_BT - algorithm.entropy_coef * torch.where(mask_BT, present(entropy_BT, "entropies"), 0.0)
-    metrics["policy/loss"] = totals(l_BT.detach(), mask_BT, mode, norm_const=norm_const)
-    loss = aggregate(l_BT, mask_BT, mode, denoms, norm_const=norm_const)
-    if algorithm.nll_coef:
-        right_BT = mask_BT & present(batch.correct_B, "verdicts").unsqueeze(-1)
-        nll, metrics["policy/nll"] = negative_log_likelihood(logp_BT, right_BT, denoms)
-        loss = loss + algorithm.nll_coef * nll
-    return loss, {**metrics, **mismatch}
+        Returns:
+            the loss, already divided by the global denominators and multiplied by dp_size; and metrics, for which it is
+            not: `policy/loss`, `policy/kl_ref` hold local sums over local counts of tokens or sequences, so that adding
+            them up over micro-batches and ranks and dividing once gives the loss of the whole step.
+
+        Raises:
+            ValueError: the batch lacks what the algorithm needs, or log-probs in less than 32 bits.
+        """
+        a, mask_BT = self.algorithm, batch.mask_BT
+        _check(logp_BT, batch, a)
+        prox_BT = _proximal(logp_BT, batch, a)
+        advantages = present(batch.advantages, "advantages")
+        l_BT, metrics = a.loss(logp_BT, prox_BT, advantages, mask_BT, a)
+        # Against the sampler as proximal policy nothing is left to correct: what is measured is the live policy's distance.
+        towards_BT = logp_BT if a.proximal == "sampler" else prox_BT
+        weights_BT, mismatch = importance_weights(
+            a.is_correction, logp_BT, towards_BT, batch.behav_BT, advantages, mask_BT, bounds=a.bounds
+        )
+        l_BT = weights_BT * l_BT
+        if a.beta and a.kl_placement == "loss":
+            kl_BT = loss_estimator(a.kl)(logp_BT, present(batch.ref_BT, "ref"), mask_BT, prox_BT)
+            l_BT = l_BT + a.beta * kl_BT
+            metrics["policy/kl_ref"] = self._totals(kl_BT.detach(), mask_BT)
+        if entropy_BT is not None:
+            metrics["policy/entropy"] = masked_mean(entropy_BT, mask_BT)
+        if a.entropy_coef:
+            l_BT = l_BT - a.entropy_coef * torch.where(mask_BT, present(entropy_BT, "entropies"), 0.0)
+        metrics["policy/loss"] = self._totals(l_BT.detach(), mask_BT)
+        loss = aggregate(l_BT, mask_BT, a.loss_aggregation, denoms, norm_const=a.max_completion_length)
+        if a.nll_coef:
+            right_BT = mask_BT & present(batch.correct_B, "verdicts").unsqueeze(-1)
+            nll, metrics["policy/nll"] = negative_log_likelihood(logp_BT, right_BT, denoms)
+            loss = loss + a.nll_coef * nll
+        return loss, {**metrics, **mismatch}
+
+    def idle_rows(self, batch: Batch) -> list[int]:
+        """Also those without advantage, where no other term of the loss reads them. In GRPO these are the groups that are
+        all right or all wrong, often a third of a batch and more."""
+        a = self.algorithm
+        other_terms = a.entropy_coef or (a.beta and a.kl_placement == "loss")
+        if batch.advantages is None or other_terms or callable(a.preset.loss):  # whose loss may not be 0 there
+            return super().idle_rows(batch)
+        idle_B = batch.advantages == 0 if batch.advantages.dim() == 1 else (batch.advantages == 0).all(-1)
+        if a.nll_coef and batch.correct_B is not None:
+            idle_B = idle_B & ~batch.correct_B
+        return _rows(idle_B | ~batch.mask_BT.any(-1))
+
+    def idle_metrics(self, batch: Batch) -> Means:
+        """Nothing to the sum of `policy/loss`, their share to its count."""
+        return {"policy/loss": self._totals(torch.zeros_like(batch.mask_BT, dtype=torch.float32), batch.mask_BT)}
+
+    def _totals(self, l_BT: Tensor, mask_BT: Tensor) -> Mean:
+        a = self.algorithm
+        return totals(l_BT, mask_BT, a.loss_aggregation, norm_const=a.max_completion_length)
 
 
-def value_objective(values_BT: Tensor, batch: Batch, algorithm: Algorithm, denoms: Denoms) -> tuple[Tensor, Means]:
-    """The critic's loss of one micro-batch, ready for `backward`, and its metrics, in the manner of `objective`.
+class ValueObjective(_Objective):
+    """What the critic is trained for, in the manner of `PolicyObjective`."""
 
-    Args:
-        values_BT: float32, with gradient: the live critic's values at the completion tokens.
-        batch: with `returns_BT`, and the values at the start of the phase as `values_BT`.
-    """
-    returns_BT, old_BT = present(batch.returns_BT, "returns"), present(batch.values_BT, "values")
-    l_BT, metrics = value_loss(values_BT, old_BT, returns_BT, batch.mask_BT, clip=algorithm.value_clip)
-    metrics["critic/loss"] = totals(l_BT.detach(), batch.mask_BT, "token_mean")
-    return aggregate(l_BT, batch.mask_BT, "token_mean", denoms), metrics
+    def loss(self, values_BT: Tensor, batch: Batch, denoms: Denoms) -> tuple[Tensor, Means]:
+        """The loss of one micro-batch, ready for `backward`, and its metrics.
+
+        Args:
+            values_BT: float32, with gradient: the live critic's values at the completion tokens.
+            batch: with `returns_BT`, and the values at the start of the phase as `values_BT`.
+        """
+        returns_BT, old_BT = present(batch.returns_BT, "returns"), present(batch.values_BT, "values")
+        l_BT, metrics = value_loss(values_BT, old_BT, returns_BT, batch.mask_BT, clip=self.algorithm.value_clip)
+        metrics["critic/loss"] = totals(l_BT.detach(), batch.mask_BT, "token_mean")
+        return aggregate(l_BT, batch.mask_BT, "token_mean", denoms), metrics
+
+
+def _rows(which_B: Tensor) -> list[int]:
+    return [int(row) for row in which_B.nonzero().flatten()]
 
 
 def _proximal(logp_BT: Tensor, batch: Batch, a: Algorithm) -> Tensor:
@@ -168,33 +215,3 @@ def _check(logp_BT: Tensor, batch: Batch, algorithm: Algorithm) -> None:
         raise ValueError(f"log-probs are {logp_BT.dtype}, expected float32: ratios near 1 are lost below it")
     if "prox" in algorithm.needs:
         present(batch.prox_BT, "prox")
-
-
-# -- rows that need no forward pass ----------------------------------------------------------------------------------------
-
-
-def idle_rows(batch: Batch, algorithm: Algorithm) -> list[int]:
-    """Rows whose loss and gradient are exactly 0: no token to train on, or no advantage and no other term. They need no
-    forward pass.
-
-    In GRPO these are the groups that are all right or all wrong, often a third of a batch and more.
-    """
-    other_terms = algorithm.entropy_coef or (algorithm.beta and algorithm.kl_placement == "loss")
-    if batch.advantages is None or other_terms or callable(algorithm.preset.loss):  # whose loss may not be 0 there
-        return rows_without_tokens(batch)
-    idle_B = batch.advantages == 0 if batch.advantages.dim() == 1 else (batch.advantages == 0).all(-1)
-    if algorithm.nll_coef and batch.correct_B is not None:
-        idle_B = idle_B & ~batch.correct_B
-    return [int(row) for row in (idle_B | ~batch.mask_BT.any(-1)).nonzero().flatten()]
-
-
-def rows_without_tokens(batch: Batch) -> list[int]:
-    """Rows of which nothing is trained on: not scored, or masked as a whole."""
-    return [int(row) for row in (~batch.mask_BT.any(-1)).nonzero().flatten()]
-
-
-def idle_totals(batch: Batch, rows: list[int], algorithm: Algorithm) -> Mean:
-    """What these rows add to `policy/loss`: nothing to its sum, their share to its count."""
-    mask_BT = batch.mask_BT[rows]
-    zeros = torch.zeros_like(mask_BT, dtype=torch.float32)
-    return totals(zeros, mask_BT, algorithm.loss_aggregation, norm_const=algorithm.max_completion_length)

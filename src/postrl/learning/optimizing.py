@@ -8,11 +8,12 @@ the whole mini-batch and summed over the ranks before the first backward pass.
 from __future__ import annotations
 
 import gc
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,16 +31,36 @@ if TYPE_CHECKING:
     from postrl.config import GRPOConfig
 
 M = TypeVar("M", bound=Body)
-Objective = Callable[..., tuple[Tensor, Means]]
-"""(what the model gives for each token, [b, T] each, micro-batch, denominators) -> loss to call backward on, metrics."""
-Denominators = Callable[[Batch, int], Any]
-"""(mini-batch of all ranks, number of ranks) -> what its losses are divided by, the same for all its micro-batches."""
-Merge = Callable[[Means, Means], Means]
-
 SMALLER = "train adapters (--lora-rank 16), use --optim sgd, or more GPUs (--num-processes)"
 """What helps where weights and optimizer do not fit."""
 MAX_NONFINITE = 3
 """Skipped updates in a row after which the run stops."""
+
+
+class Objective(Protocol):
+    """What a model is trained for: all that an update asks of the algorithm."""
+
+    @property
+    def loss(self) -> Callable[..., tuple[Tensor, Means]]:
+        """(what the model gives for each token, [b, T] each, micro-batch, denominators) -> loss to call backward on,
+        metrics."""
+        ...
+
+    def denominators(self, batch: Batch, ranks: int, /) -> Any:
+        """What the losses of a mini-batch of all ranks are divided by, the same for all its micro-batches."""
+        ...
+
+    def merge(self, totals: Means, metrics: Means, /) -> Means:
+        """Metrics with those of one more micro-batch."""
+        ...
+
+    def idle_rows(self, batch: Batch) -> list[int]:
+        """Rows that add nothing to loss or gradient: they count in the denominators and are not passed through."""
+        ...
+
+    def idle_metrics(self, batch: Batch) -> Means:
+        """What such rows add to the metrics."""
+        ...
 
 
 @dataclass
@@ -121,69 +142,46 @@ class Optimizing(ABC, Generic[M]):
 
     # -- the update ----------------------------------------------------------------------------------------------------
 
-    def update(
-        self,
-        batch: Batch,
-        objective: Objective,
-        denominators: Denominators,
-        merge: Merge,
-        *,
-        idle: Collection[int] = (),
-    ) -> UpdateReport:
-        """num_iterations passes over the batch, `minibatches` optimizer steps each.
-
-        Args:
-            objective: the loss of a micro-batch.
-            denominators: counted over each mini-batch before its first backward pass.
-            merge: adds up the metrics of micro-batches.
-            idle: rows that add nothing to loss or gradient: they count in the denominators and are not passed through.
+    def update(self, batch: Batch, objective: Objective) -> UpdateReport:
+        """num_iterations passes over the batch, `minibatches` optimizer steps each (a collective).
 
         Raises:
-            PostrlError: out of memory even with half the token budget, or non-finite updates several times in a row.
+            PostrlError: out of memory even with half the token budget.
         """
         report = UpdateReport()
         self.passes.give_back_memory()  # what generation in this process has left
+        # One list for all ranks: sums on GPUs differ in their last bits, and ranks must make as many passes.
+        idle = json.loads(self.ranks.broadcast(json.dumps(objective.idle_rows(batch)).encode()))
         for _ in range(self.config.num_iterations):
             for index, rows in enumerate(split(batch.group_B.tolist(), self.config.minibatches)):
-                self._minibatch(batch, index, rows, objective, denominators, merge, set(idle), report)
+                if batch.mask_BT[rows].any():  # else every rank counts the same and skips together
+                    self._minibatch(batch, index, rows, set(idle), objective, report)
         return report
 
     def _minibatch(
-        self,
-        batch: Batch,
-        index: int,
-        rows: list[int],
-        objective: Objective,
-        denominators: Denominators,
-        merge: Merge,
-        idle: set[int],
-        report: UpdateReport,
+        self, batch: Batch, index: int, rows: list[int], idle: set[int], objective: Objective, report: UpdateReport
     ) -> None:
-        passed = [batch.rollouts[row] for row in rows if row not in idle]
-        report.tokens += sum(len(r.prompt_ids) + len(r.completion_ids) for r in passed)
-        if not batch.mask_BT[rows].any():  # nothing trainable: every rank counts the same and skips together
-            return
-        denoms = denominators(batch.rows(rows), self.ranks.size)
-
-        def accumulate() -> Means:
-            return self._accumulate(batch, self._plan(batch, idle)[index][self.ranks.rank], objective, merge, denoms)
-
-        means = self._with_room(accumulate)
+        denoms = objective.denominators(batch.rows(rows), self.ranks.size)
+        means = self._with_room(
+            lambda: self._accumulate(batch, self._plan(batch, idle)[index][self.ranks.rank], objective, denoms)
+        )
+        if self.ranks.is_main:
+            means = objective.merge(means, objective.idle_metrics(batch.rows([row for row in rows if row in idle])))
         self._step(means, report)
         self.passes.give_back_memory()
-        report.metrics = merge(report.metrics, means)
+        report.metrics = objective.merge(report.metrics, means)
+        passed = [batch.rollouts[row] for row in rows if row not in idle]
+        report.tokens += sum(len(r.prompt_ids) + len(r.completion_ids) for r in passed)
 
-    def _accumulate(
-        self, batch: Batch, micros: list[list[int]], objective: Objective, merge: Merge, denoms: Any
-    ) -> Means:
+    def _accumulate(self, batch: Batch, micros: list[list[int]], objective: Objective, denoms: Any) -> Means:
         means: Means = {}
         for i, rows in enumerate(micros):
             if self.sharded:
                 self.module.set_requires_gradient_sync(i == len(micros) - 1)  # type: ignore[operator]
             micro = batch.rows(rows)
-            loss, metrics = objective(*self._outputs(micro.rollouts, micro.mask_BT), micro, denoms)
+            loss, metrics = objective.loss(*self._outputs(micro.rollouts, micro.mask_BT), micro, denoms)
             loss.backward()  # type: ignore[no-untyped-call]
-            means = merge(means, metrics)
+            means = objective.merge(means, metrics)
         return means
 
     def _step(self, means: Means, report: UpdateReport) -> None:
@@ -215,24 +213,20 @@ class Optimizing(ABC, Generic[M]):
         Raises:
             PostrlError: it ran out again, or other ranks wait in a collective, which a retry here would hang.
         """
-        try:
-            return accumulate()
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            tried, peak = [self.max_tokens], peak_memory_gb(self.ranks.device)
-        if self.ranks.size == 1:
-            self._forget_gradients()
-            self.max_tokens = max(1, self.max_tokens // 2)
+        tried: list[int] = []
+        for budget in [self.max_tokens, max(1, self.max_tokens // 2)][: 2 if self.ranks.size == 1 else 1]:
+            if tried:
+                self._forget_gradients()
+            self.max_tokens = budget
+            tried.append(budget)
             try:
                 return accumulate()
-            except (torch.OutOfMemoryError, RuntimeError) as error:
+            except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                tried.append(self.max_tokens)
         raise PostrlError(
             f"out of memory in the update with max_tokens_per_microbatch {' and again with '.join(map(str, tried))}, "
-            f"peak {peak:.1f} GB",
+            f"peak {peak_memory_gb(self.ranks.device):.1f} GB",
             hint=f"lower --max-tokens-per-microbatch (now {tried[0]}) or --max-completion-length, "
             "or turn on --gradient-checkpointing",
         )
