@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
 from postrl.callbacks import Callbacks
@@ -15,10 +17,30 @@ from postrl.learning.optimizing import MAX_NONFINITE, UpdateReport
 from postrl.learning.sharding import Ranks
 from postrl.rollout.store import write_rollouts
 from postrl.run.alarms import Alarms
-from postrl.run.metrics import rollout_summary
+from postrl.run.metrics import MetricsWriter, rollout_summary
 from postrl.run.step_line import StepLine
+from postrl.run.trackers import Trackers
 from postrl.session import Session
-from postrl.types import Batch, Group, Mean, Means, Metrics, Rollout, reported
+from postrl.types import Batch, Group, Mean, Means, Rollout, reported
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def timed(name: str) -> Callable[[F], F]:
+    """Adds the seconds of a verb to `self.times[name]`."""
+
+    def wrap(verb: F) -> F:
+        @functools.wraps(verb)
+        def call(self: Any, *args: Any) -> Any:
+            start = time.monotonic()
+            try:
+                return verb(self, *args)
+            finally:
+                self.times[name] = self.times.get(name, 0.0) + time.monotonic() - start
+
+        return call  # type: ignore[return-value]
+
+    return wrap
 
 
 class Reporter:
@@ -27,7 +49,18 @@ class Reporter:
     def __init__(self, session: Session, callbacks: Callbacks) -> None:
         self.session, self.callbacks = session, callbacks
         self.last: dict[str, float | None] = {}
-        self._alarms = Alarms(session.config)
+        config, folder = session.config, session.folder
+        self._alarms = Alarms(config)
+        self._metrics = MetricsWriter(folder.metrics)
+        self._trackers = Trackers(
+            config.report_to if session.ranks.is_main else [],
+            run_name=config.run_name or "",
+            project=config.project,
+            folder=folder.path,
+            note=folder.note,
+            settings=config.to_dict(),
+        )
+        self.close = self._trackers.close
         self._started = time.monotonic()
         self._line: StepLine | None = None
 
@@ -44,13 +77,19 @@ class Reporter:
         self._line = None
 
     def begin(self) -> None:
-        """Training begins, or goes on."""
+        """Training begins, or goes on; before the first step comes an evaluation."""
         s = self.session
         if s.ranks.is_main:
             s.folder.save_progress(s.first_step - 1, s.total_steps)
             for line in self._alarms.at_start():
                 s.folder.note(line)
             self.callbacks.on_train_begin(s.total_steps, s.first_step - 1)
+        if s.has_evaluation and s.first_step == 1:
+            metrics = self.evaluate(0)
+            self._started = time.monotonic()
+            if s.ranks.is_main:
+                self.last = self._metrics.write(0, metrics)
+                self._trackers.log(0, self.last)
 
     def end(self) -> None:
         """Training ended, at its last step or where a stop was asked for."""
@@ -71,7 +110,6 @@ class Reporter:
         stats: UpdateReport,
         times: Mapping[str, float],
         extra: Mapping[str, float],
-        rollout_metrics: Metrics,
     ) -> None:
         """Report a finished step.
 
@@ -88,7 +126,7 @@ class Reporter:
                 **finish({**batch.metrics, **means}),
                 **_update_summary(stats, s.policy_waits),
                 **{f"time/{name}": seconds for name, seconds in times.items()},
-                **reported(rollout_metrics),
+                **reported(s.rollout_metrics),
                 **extra,
                 "weights/version": float(batch.version),
                 "memory/peak_gb": peak,
@@ -110,26 +148,23 @@ class Reporter:
         self._started = time.monotonic()
         _add_throughput(metrics, batch.rollouts, stats)
         with s.folder.writing("metrics"):
-            self.last = s.metrics.write(step, metrics)
+            self.last = self._metrics.write(step, metrics)
             s.folder.save_progress(step, s.total_steps)
-        s.trackers.log(step, self.last)
+        self._trackers.log(step, self.last)
         if self._line is not None:
             self._line.update(step, s.total_steps, self.last)
         for line in self._alarms.see(self.last):
             s.folder.note(line)
         self.callbacks.on_log(self.last)
 
-    def evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A line of its own, for the evaluation before the first step."""
-        self._started = time.monotonic()
-        if self.session.ranks.is_main:
-            self.last = self.session.metrics.write(step, metrics)
-            self.session.trackers.log(step, self.last)
-
-    def evaluate(self, step: int, groups: Sequence[Group], metrics: Metrics) -> dict[str, float]:
-        """Store the evaluation's completions; returns its metrics as numbers."""
-        with self.session.folder.writing("rollouts"):
-            write_rollouts(self.session.folder.rollouts, step, "eval", groups)
+    def evaluate(self, step: int) -> dict[str, float]:
+        """The evaluation set under the weights that the samplers hold now, its completions stored; metrics, on rank 0 only."""
+        s = self.session
+        if s.source is None:
+            return {}
+        groups, metrics = s.source.evaluate(s.version)
+        with s.folder.writing("rollouts"):
+            write_rollouts(s.folder.rollouts, step, "eval", groups)
         values = reported(metrics)
         self.callbacks.on_evaluate(step, values)
         return values

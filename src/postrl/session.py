@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.resolve import SETTINGS, resolve
@@ -19,30 +19,20 @@ from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import context_exceeded, group_of_one, refuse
 from postrl.config.engines import decided, engine_of
 from postrl.config.settings import in_steps
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
 from postrl.given import Given
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything
 from postrl.learning.context import context_of
-from postrl.learning.critic import Critic, critic_body
-from postrl.learning.learner import Learner
-from postrl.learning.loading import (
-    compute_dtype,
-    end_turns,
-    load_model,
-    load_tokenizer,
-    starts_at_zero,
-    stop_token_ids,
-    with_lora,
-)
+from postrl.learning.learner import Learner, build_learner
+from postrl.learning.loading import end_turns, load_model, load_tokenizer, stop_token_ids, with_lora
 from postrl.learning.sharding import Ranks, this_rank
 from postrl.rollout.embedded import EmbeddedSampler
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder, kept_settings
-from postrl.run.messages import ProtocolError, decode, decode_groups, encode_groups
+from postrl.run.messages import ProtocolError, decode, decode_groups, encode, encode_groups
 from postrl.run.metrics import MetricsWriter
-from postrl.run.trackers import Trackers
 from postrl.run.waiting import speaking
-from postrl.types import Group
+from postrl.types import Group, Metrics
 from postrl.weights.sync import EmbeddedSync, ServerSync, WeightSync
 from postrl.weights.transports import TRANSPORTS, connect
 from postrl.worker.source import LocalSource, RemoteSource, ReplaySource, Source, total_steps
@@ -62,8 +52,6 @@ class Session:
     source: Source | None
     """On rank 0 only."""
     sync: WeightSync
-    metrics: MetricsWriter
-    trackers: Trackers
     total_steps: int
     has_evaluation: bool
     rewards: list[str] | None
@@ -74,6 +62,13 @@ class Session:
     """Weight version: update phases completed."""
     saved_step: int = 0
     """The newest checkpoint of this run."""
+    rollout_metrics: Metrics = field(default_factory=dict)
+    """What the source said of the groups that it gave last."""
+
+    def note(self, text: str) -> None:
+        """A line for the person at the terminal, once for all ranks."""
+        if self.ranks.is_main:
+            self.folder.note(text)
 
     @property
     def policy_waits(self) -> bool:
@@ -95,22 +90,93 @@ class Session:
         save_checkpoint(self.folder.checkpoints, step, self.learner, state, pending, keep=keep)
         self.saved_step = step
 
-    def save_unless_saved(self, step: int) -> None:
-        """Write the checkpoint of the last finished step where there is none yet (a collective)."""
-        if step > self.saved_step:
-            self.save(step)
-            if self.ranks.is_main:
-                self.folder.note(f"saved checkpoint {step} before the run ends")
+    def save_model(self, folder: Path, critic_folder: Path) -> None:
+        """The model, and the critic where there is one, as they are now (a collective).
 
-    @contextlib.contextmanager
-    def pushing(self) -> Iterator[None]:
-        """Around the publication of the weights: the source of groups is told of it, and a long wait is explained."""
+        Raises:
+            PostrlError: the disk is full or not writable.
+        """
+        with self.folder.writing("the model"):
+            self.learner.save_model(str(folder), self.tokenizer)
+            if self.learner.critic is not None:
+                self.learner.critic.save(critic_folder, self.tokenizer)
+
+    def publish(self) -> dict[str, float]:
+        """The learner's weights to every sampler (a collective). The source is told of it, and a long wait explained."""
         if self.source is None:
-            yield
-            return
+            return self.sync.publish(self.version)
         what = f"the servers to take and prove weight version {self.version}"
         with speaking(self.folder.note, what), self.source.pushing(self.version):
-            yield
+            return self.sync.publish(self.version)
+
+    def groups(self, step: int) -> list[Group] | PostrlError:
+        """What the source has for this step, or fails with; rank 0 asks, every rank hears it."""
+        groups: list[Group] = []
+
+        def ask() -> None:
+            nonlocal groups
+            if self.source is not None:
+                groups, self.rollout_metrics = self.source.groups(step, self.version)
+
+        if failed := self.failure_of(ask):
+            return failed
+        if self.ranks.size == 1:
+            return groups
+        _, data, arrays = decode(self.ranks.broadcast(encode_groups("groups", groups) if self.ranks.is_main else b""))
+        return decode_groups(data, arrays)
+
+    def failure_of(self, act: Callable[[], None]) -> PostrlError | None:
+        """What `act` fails with on rank 0, on every rank."""
+        failed = None
+        try:
+            act()
+        except PostrlError as error:
+            failed = error
+        message = self.ranks.broadcast(encode("error", error_to_wire(failed)) if failed else b"")
+        return failed or (error_from_wire(decode(message)[1]) if message else None)
+
+    def end(self, step: int, error: PostrlError) -> NoReturn:
+        """A run that cannot go on leaves all that it has learned in its `step` finished steps (a collective)."""
+        try:
+            if step > self.saved_step:
+                self.save(step)
+                self.note(f"saved checkpoint {step} before the run ends")
+        except PostrlError as lost:
+            self.note(f"no checkpoint could be written: {lost.message}")
+        raise error
+
+    def resume(self, checkpoint: Path | None = None) -> None:
+        """Load a checkpoint (default: the newest) and rewind the run's files to it.
+
+        Without any, the run starts from its first step, and what it left in its folder is rewound to nothing.
+
+        Raises:
+            UsageError: `checkpoint` is not one.
+            PostrlError: it is damaged or of another model.
+        """
+        path = checkpoint or next(reversed(checkpoints(self.folder.checkpoints)), None)
+        if path is None:
+            self._rewind(-1)
+            return
+        if not (path / "state.json").exists():
+            raise UsageError(f"{path} is not a checkpoint", hint="give a folder such as RUN/checkpoints/step_000010")
+        state = load_checkpoint(path, self.learner)
+        self.version, self.saved_step = int(state["version"]), int(state["step"])
+        self.first_step = self.saved_step + 1
+        if self.source is not None:
+            self.source.load_state(state["source"], _pending(path))
+        self._rewind(self.saved_step)
+        if self.first_step > self.total_steps:
+            self.note(
+                f"{path.name} is the end of the run: nothing is left of its {self.total_steps} steps (--max-steps asks for more)"
+            )
+        else:
+            self.note(f"continuing from {path.name}: step {self.first_step} of {self.total_steps}")
+
+    def _rewind(self, step: int) -> None:
+        if self.ranks.is_main:
+            MetricsWriter(self.folder.metrics).cut_after(step)
+            self.folder.rewind(step)
 
 
 @contextlib.contextmanager
@@ -145,27 +211,18 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
             stack.callback(source.close)
             end_turns(model, stop_ids, source.turn_tokens)
         steps, has_evaluation, rewards = _agree(config, ranks, source)
-        learner = _learner(config, ranks, algorithm, model, tokenizer, given.peft_config, steps)
-        if learner.critic is not None and steps <= config.critic_warmup_steps and ranks.is_main:
-            folder.note(
+        learner = build_learner(config, ranks, algorithm.needs, model, tokenizer, given.peft_config, steps)
+        sync = _sync(config, connections, folder, learner, tokenizer, sampler)
+        stack.callback(sync.close)
+        session = Session(
+            config, folder, ranks, learner, algorithm, tokenizer, source, sync, steps, has_evaluation, rewards
+        )
+        if learner.critic is not None and steps <= config.critic_warmup_steps:
+            session.note(
                 f"all {steps} steps of this run train the critic alone (critic_warmup_steps = {config.critic_warmup_steps}): the "
                 "policy stays as it is"
             )
-        sync = _sync(config, connections, folder, learner, tokenizer, sampler)
-        stack.callback(sync.close)
-        trackers = Trackers(
-            config.report_to if ranks.is_main else [],
-            run_name=config.run_name or "",
-            project=config.project,
-            folder=folder.path,
-            note=folder.note,
-            settings=config.to_dict(),
-        )
-        stack.callback(trackers.close)
-        yield Session(
-            config, folder, ranks, learner, algorithm, tokenizer, source, sync, MetricsWriter(folder.metrics), trackers, steps, has_evaluation,
-            rewards,
-        )  # fmt: skip
+        yield session
 
 
 def resolve_algorithm(config: GRPOConfig) -> Algorithm:
@@ -234,54 +291,6 @@ def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int
     return steps, has_evaluation, rewards
 
 
-def _learner(
-    config: GRPOConfig, ranks: Ranks, algorithm: Algorithm, model: Any, tokenizer: Any, peft_config: Any, steps: int
-) -> Learner:
-    """The learner with what the algorithm needs beside the policy: copies of the initial model, made before anything
-    changes it."""
-    dtype, phase = compute_dtype(config), config.num_iterations * config.minibatches
-    adapted = hasattr(model, "disable_adapter")
-    reference, critic, waits = _reference(model, algorithm, config.sync_ref_model), None, 0
-    if "values" in algorithm.needs:
-        waits = min(steps, config.critic_warmup_steps)
-        body = critic_body(config, model, tokenizer, peft_config)
-        critic = Critic(body, config=config, ranks=ranks, dtype=dtype, total_updates=steps * phase)
-    return Learner(
-        model,
-        config=config,
-        ranks=ranks,
-        dtype=dtype,
-        total_updates=(steps - waits) * phase,
-        reference=reference,
-        keeps_start="ref" in algorithm.needs and adapted and not starts_at_zero(model),
-        critic=critic,
-    )
-
-
-def _reference(model: Any, algorithm: Algorithm, follows: bool) -> Any:
-    """A second copy of the initial model, unless the KL is off or there is an adapter: that is switched off, or put back to
-    its start, instead.
-
-    Args:
-        follows: it is to follow the policy (sync_ref_model).
-
-    Raises:
-        UsageError: there is an adapter, and the reference could not follow.
-    """
-    if "ref" not in algorithm.needs:
-        return None
-    if hasattr(model, "disable_adapter"):
-        if follows:
-            raise UsageError(
-                "sync_ref_model is on, and the reference of a model with an adapter is that of the start, which does not move",
-                hint="set sync_ref_model=False, or train all weights (without peft_config)",
-            )
-        return None
-    import copy
-
-    return copy.deepcopy(model)  # before a checkpoint is loaded into it
-
-
 def _sync(
     config: GRPOConfig,
     connections: Connections,
@@ -293,7 +302,7 @@ def _sync(
     if not engine_of(config).samples:
         return WeightSync()
     if sampler is not None:
-        own = _sampling_copy(learner, compute_dtype(config)) if learner.sharded else None
+        own = learner.sampling_copy() if learner.sharded else None
         sync = EmbeddedSync(learner, own)
         sampler.attach(own if own is not None else learner.policy.model, sync)
         return sync
@@ -302,47 +311,6 @@ def _sync(
         return ServerSync(learner, None, [], tokenizer, adapters=adapters)
     transport, servers = connect(config, connections, folder, learner.policy.peft_config)
     return ServerSync(learner, transport, servers, tokenizer, adapters=adapters)
-
-
-def _sampling_copy(learner: Learner, dtype: str) -> Any:
-    """A model in the compute dtype to sample from: the learner's own weights are float32 and sharded."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    config = learner.policy.causal_lm.config
-    with learner.ranks.device:  # drawing weights that are thrown away takes a CPU longer than the copy after it
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))  # type: ignore[no-untyped-call]
-    return model.to(learner.ranks.device).requires_grad_(False).eval()
-
-
-def resume(session: Session, checkpoint: str | Path | None = None) -> None:
-    """Load a checkpoint (default: the newest) and rewind the run's files to it.
-
-    Without any, the run starts from its first step, and what it left in its folder is rewound to nothing.
-
-    Raises:
-        UsageError: `checkpoint` is none.
-        PostrlError: it is damaged or of another model.
-    """
-    folder = session.folder
-    found = checkpoints(folder.checkpoints)
-    path = Path(checkpoint) if checkpoint else found[-1] if found else None
-    if path is None:
-        if session.ranks.is_main:
-            session.metrics.cut_after(-1)
-            folder.rewind(-1)
-        return
-    if not (path / "state.json").exists():
-        raise UsageError(f"{path} is not a checkpoint", hint="give a folder such as RUN/checkpoints/step_000010")
-    state = load_checkpoint(path, session.learner)
-    session.version = int(state["version"])
-    session.saved_step = int(state["step"])
-    session.first_step = session.saved_step + 1
-    if session.source is not None:
-        session.source.load_state(state["source"], _pending(path))
-        session.metrics.cut_after(int(state["step"]))
-        folder.rewind(int(state["step"]))
-        folder.note(_continuing(session, path))
 
 
 def _pending(path: Path) -> list[Group]:
@@ -356,10 +324,3 @@ def _pending(path: Path) -> list[Group]:
             f"({error.message})",
             hint="resume it with the version that wrote it, or delete it to use the one before",
         ) from error
-
-
-def _continuing(session: Session, path: Path) -> str:
-    step, total = session.first_step, session.total_steps
-    if step > total:
-        return f"{path.name} is the end of the run: nothing is left of its {total} steps (--max-steps asks for more)"
-    return f"continuing from {path.name}: step {step} of {total}"

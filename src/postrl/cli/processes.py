@@ -20,9 +20,20 @@ def learner(run_dir: RunDir, debug: bool = False) -> None:
     from postrl.host.stopping import bystander
 
     bystander()  # until the training hears them
-    from postrl.trainer import learner_main
+    from postrl.config import GRPOConfig
+    from postrl.launch.owner import writing_as_rank
+    from postrl.learning.sharding import leave_ranks
+    from postrl.run.connections import Connections
+    from postrl.run.folder import RunFolder
+    from postrl.trainer import GRPOTrainer
 
-    raise typer.Exit(learner_main(str(run_dir)) or 0)
+    folder = RunFolder(run_dir)
+    trainer = GRPOTrainer(args=GRPOConfig.from_yaml(folder.config))
+    trainer.connections = Connections.from_env()
+    with folder.reporting_errors("trainer"), writing_as_rank(folder):
+        trainer.train(resume_from_checkpoint=True)  # the launcher has checked that the folder is new, or may be resumed
+        trainer.close()
+    leave_ranks()
 
 
 def worker(run_dir: RunDir, debug: bool = False) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from postrl.config.engines import engine_of, servers_of
@@ -17,14 +17,14 @@ from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
 from postrl.host.stopping import GracefulStop, came_of_the_stop, without_the_step
 from postrl.launch.logs import following
-from postrl.launch.model import local_model
+from postrl.launch.model import local_model, with_adapter
 from postrl.launch.owner import run_folder_of, with_own_folder, writing_as_rank
 from postrl.launch.placement import running_ranks
 from postrl.launch.preflight import preflight
 from postrl.launch.siblings import placement_of, siblings, with_engine
 from postrl.launch.summary import SCRIPT_RESUMES, next_calls, resume_advice, show_summary
 from postrl.run.connections import Connections
-from postrl.run.folder import RunFolder
+from postrl.run.folder import RunFolder, with_run_folder
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -63,8 +63,29 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
                 raise
 
 
-def with_shared_folder(config: GRPOConfig, *, resume: bool = False) -> GRPOConfig:
-    """The settings with a run folder of their own (see `with_own_folder`), the same on every rank.
+def settings_of(args: GRPOConfig, model: Any, given: Given) -> GRPOConfig:
+    """The settings of a script's run, with the names of its model and its folder, and what an adapter says.
+
+    Args:
+        model: the name, if the script gives one.
+
+    Raises:
+        UsageError: the adapter cannot be trained on, or contradicts what is given.
+    """
+    name = str(model) if isinstance(model, str | PurePath) else args.model or given.model_name
+    config = with_run_folder(with_adapter(replace(args, model=name), loaded=given.model is not None))
+    if config.adapter and given.peft_config is not None:
+        raise UsageError(
+            f"the run goes on from the adapter {config.adapter}, and peft_config asks for a new one",
+            hint="leave one of them out",
+        )
+    return config
+
+
+@contextlib.contextmanager
+def shared_folder(config: GRPOConfig, *, resume: bool = False) -> Iterator[GRPOConfig]:
+    """The settings with a run folder of their own (see `with_own_folder`), the same on every rank; what is empty in the end
+    is taken away.
 
     Raises:
         UsageError: `resume`, and nothing says which run.
@@ -74,7 +95,11 @@ def with_shared_folder(config: GRPOConfig, *, resume: bool = False) -> GRPOConfi
         config = with_own_folder(replace(config, run_name=None, output_dir=None, resume=resume))
         mine = {"run_name": config.run_name or "", "output_dir": config.output_dir or ""}
     shared = _share(mine)
-    return replace(config, run_name=shared["run_name"], output_dir=shared["output_dir"])
+    try:
+        yield replace(config, run_name=shared["run_name"], output_dir=shared["output_dir"])
+    finally:
+        with contextlib.suppress(OSError):  # it holds something
+            Path(shared["output_dir"]).rmdir()
 
 
 @contextlib.contextmanager

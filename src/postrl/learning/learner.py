@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,10 +12,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from postrl.errors import PostrlError
+from postrl.errors import PostrlError, UsageError
 from postrl.learning.body import evaluating
 from postrl.learning.collate import collate, scatter, support_of
-from postrl.learning.critic import Critic
+from postrl.learning.critic import Critic, critic_body
+from postrl.learning.loading import compute_dtype, starts_at_zero
 from postrl.learning.merging import merged_weights
 from postrl.learning.model_folder import write_model_folder
 from postrl.learning.optimizing import Optimizing
@@ -52,7 +54,7 @@ class Learner(Optimizing[Policy]):
         super().__init__(
             Policy(model), name="policy", config=config, ranks=ranks, dtype=dtype, total_updates=total_updates
         )
-        self.critic = critic
+        self.critic, self.dtype = critic, dtype
         self.reference: Policy | None = None
         if reference is not None:
             self.passes.fit(reference)
@@ -160,6 +162,15 @@ class Learner(Optimizing[Policy]):
             if "lora_" in name:
                 yield name.replace(".default.", "."), whole(parameter.detach())
 
+    def sampling_copy(self) -> Any:
+        """A model in the compute dtype to sample from: the learner's own weights are float32 and sharded."""
+        from transformers import AutoModelForCausalLM
+
+        config, dtype = self.policy.causal_lm.config, getattr(torch, self.dtype)
+        with self.ranks.device:  # drawing weights that are thrown away takes a CPU longer than the copy after it
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+        return model.to(self.ranks.device).requires_grad_(False).eval()
+
     def save_model(self, folder: str, tokenizer: Any) -> None:
         """An ordinary Hugging Face folder, or a peft adapter, that transformers and vLLM load (a collective).
 
@@ -188,3 +199,37 @@ def _put(values: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
 def _as_rollout(token_ids: Sequence[int], start: int) -> Rollout:
     ids = list(token_ids)
     return Rollout("canary", 0, ids[:start], ids[start:], [0.0] * (len(ids) - start), [], "stop")
+
+
+def build_learner(
+    config: GRPOConfig, ranks: Ranks, needs: frozenset[str], model: Any, tokenizer: Any, peft_config: Any, steps: int
+) -> Learner:
+    """The learner of a run of `steps` steps, with what its algorithm needs beside the policy: a copy of the initial model as
+    the reference, and a critic. They are made before anything changes the model.
+
+    Raises:
+        UsageError: sync_ref_model, and the model has an adapter; or critic_model cannot be the critic.
+    """
+    dtype, updates = compute_dtype(config), config.num_iterations * config.minibatches
+    adapted = hasattr(model, "disable_adapter")
+    if "ref" in needs and adapted and config.sync_ref_model:
+        raise UsageError(
+            "sync_ref_model is on, and the reference of a model with an adapter is that of the start, which does not move",
+            hint="set sync_ref_model=False, or train all weights (without peft_config)",
+        )
+    reference = copy.deepcopy(model) if "ref" in needs and not adapted else None
+    critic, waits = None, 0
+    if "values" in needs:
+        body = critic_body(config, model, tokenizer, peft_config)
+        critic = Critic(body, config=config, ranks=ranks, dtype=dtype, total_updates=steps * updates)
+        waits = min(steps, config.critic_warmup_steps)
+    return Learner(
+        model,
+        config=config,
+        ranks=ranks,
+        dtype=dtype,
+        total_updates=(steps - waits) * updates,
+        reference=reference,
+        keeps_start="ref" in needs and adapted and not starts_at_zero(model),
+        critic=critic,
+    )
