@@ -418,6 +418,12 @@ def test_a_batch_given_in_both_ways_is_refused():
         ({"warmup_steps": 0.1, "save_steps": 0.5}, {"warmup_steps": 0.1, "save_steps": 0.5}),
         ({"bf16": False, "lr_scheduler_type": "constant", "warmup_steps": 5}, {"warmup_steps": 0}),
         ({"delta": 3.0}, {"dual_clip": 3.0}),
+        ({"min_p": 0.1, "use_vllm": False}, {"min_p": 0.1}),
+        ({"generation_kwargs": {"min_p": 0.1}}, {"min_p": 0.1}),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_arg": ["enable_thinking=false"]}),
+        ({"bf16": False, "eval_strategy": "steps", "num_generations": 4}, {"num_generations_eval": 4}),
+        ({"bf16": False, "eval_strategy": "steps", "num_generations_eval": 2}, {"num_generations_eval": 2}),
+        ({"bf16": False, "eval_strategy": "no", "num_generations_eval": None}, {"num_generations_eval": 1}),
         (
             {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
             {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_arg": ["min_lr_rate=0.1"]},

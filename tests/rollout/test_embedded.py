@@ -152,7 +152,7 @@ def test_a_token_without_probability_is_never_drawn():
 
 
 def test_only_the_likeliest_tokens_are_drawn_and_each_says_which_they_were(model):
-    requests = mixed(temperature=0.8, top_k=7, top_p=0.6)
+    requests = mixed(temperature=0.8, top_k=7, top_p=0.6, min_p=1e-6)
     for asked, got in zip(requests, sample(sampler(model), requests), strict=True):
         assert len(got.support) == len(got.completion_ids)
         with torch.no_grad():
@@ -175,6 +175,9 @@ def test_the_share_is_that_of_the_tokens_that_top_k_leaves():
     assert kept(logits, top_k=0, top_p=0.81) == [[0, 1, 3]]
     assert kept(logits, top_k=3) == [[0, 1, 3]]
     assert kept(logits, top_p=1e-9) == [[1]]
+    assert kept(logits, min_p=0.19) == [[0, 1, 3]], "0.1 is a fifth of 0.5"
+    assert kept(logits, min_p=0.21) == [[1, 3]]
+    assert kept(logits, min_p=1.0) == [[1]]
     assert kept(logits.repeat(2, 1) * 0, top_k=2) == [[0, 1], [0, 1]]  # of equal ones the first, and no more
 
 

@@ -118,6 +118,13 @@ def test_the_tools_and_the_template_arguments_of_a_row_are_used(tools):
     assert text.startswith("tools: ") and "weather" in text and "thinking=False" in text
 
 
+def test_the_template_arguments_of_all_prompts_stand_behind_those_of_a_row():
+    rows = [{"prompt": [USER]}, {"prompt": [USER], "chat_template_kwargs": {"thinking": True}}]
+    texts = [prompt.text for prompt in load(rows, LIKE_LLAMA, chat_template_arg=["thinking=false"]).prompts]
+    assert ["thinking=False" in text for text in texts] == [True, False]
+    assert ["thinking=True" in text for text in texts] == [False, True]
+
+
 def test_tools_that_nobody_reads_are_told():
     assert any("does not read" in note for note in load([{"prompt": [USER], "tools": [TOOL]}]).notes)
     assert any("rewards alone" in note for note in load([{"prompt": "text", "tools": [TOOL]}]).notes)

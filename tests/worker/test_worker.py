@@ -367,6 +367,16 @@ def test_evaluation_is_one_greedy_completion_for_each_prompt(tmp_path):
     }
 
 
+def test_evaluation_may_sample_several_completions_as_training_does(tmp_path):
+    cut = Scripted(abc)
+    with serving(tmp_path, cut, evaluate=2, num_generations_eval=9, temperature=0.7) as source:
+        groups, metrics = source.evaluate(2)
+    assert [[r.sample_index for r in group.rollouts] for group in groups] == [[*range(9)]] * 2
+    assert all(group.greedy is None for group in groups)
+    assert {request.sampling.temperature for request in cut.asked} == {0.7}
+    assert len({request.seed for request in cut.asked}) == 18 and metrics["eval/rows/reward"][1] == 18
+
+
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
 
 

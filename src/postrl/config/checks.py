@@ -10,9 +10,11 @@ from postrl.algorithms.presets import PRESETS, Preset, find
 from postrl.algorithms.refused import Problem, flag, problem
 from postrl.config.engines import engine_of
 from postrl.config.settings import Settings
+from postrl.config.values import arguments
 from postrl.errors import UsageError
 from postrl.rows.plain import HALF_A_CHARACTER
 from postrl.rows.recipes import dataset_names
+from postrl.rows.rendering import TAKEN
 
 MOST_ROLLOUTS = 1 << 20
 
@@ -179,6 +181,7 @@ WRITTEN_AS = {
     "vllm_arg": ("KEY=VALUE", "enforce-eager=true"),
     "simulation_arg": ("KEY=VALUE", "length-mean=300"),
     "lr_scheduler_arg": ("KEY=VALUE", "num_cycles=3"),
+    "chat_template_arg": ("KEY=VALUE", "enable_thinking=false"),
     "reward_arg": ("NAME.KEY=VALUE", "soft_overlong.cache=64"),
 }
 """Settings of several options -> how one is written, and an example."""
@@ -210,6 +213,8 @@ def _chat(c: Settings) -> Problem:
             "chat is off, and system_prompt makes text prompts conversations",
             "remove --no-chat, or put the text of --system-prompt into the prompts",
         )
+    if taken := sorted(TAKEN & arguments(c.chat_template_arg).keys()):
+        return f"chat_template_arg sets {', '.join(taken)}, which postrl sets itself", "leave it out"
     return None
 
 
@@ -295,11 +300,11 @@ def _weight_sync(c: Settings) -> Problem:
 
 def _narrowed(c: Settings) -> Problem:
     narrows = engine_of(c).narrows and not (c.vllm_server_url and engine_of(c).servers)
-    if (c.top_p < 1 or c.top_k) and not narrows:
+    if (c.top_p < 1 or c.top_k or c.min_p) and not narrows:
         return (
-            f"top_p = {c.top_p:g}, top_k = {c.top_k} leave tokens out of what training rollouts are drawn from, and vLLM's "
+            f"top_p = {c.top_p:g}, top_k = {c.top_k}, min_p = {c.min_p:g} leave tokens out of what training rollouts are drawn from, and vLLM's "
             "servers do not say which: the trainer's log-probs would be those of all tokens, and no importance ratio right",
-            "leave --top-p and --top-k out, or use --engine transformers, which says it",
+            "leave --top-p, --top-k and --min-p out, or use --engine transformers, which says it",
         )
     return None
 

@@ -142,6 +142,9 @@ class Settings:
         "Make text prompts user messages, in the model's chat template; --no-chat: never, also not those of known "
         "data sets; default: those of known data sets alone, and a line where other text prompts meet a chat template.",
         part_of="score")
+    chat_template_arg: list[str] = setting([], DATA,
+        "Argument of the chat template as KEY=VALUE, such as enable_thinking=false; a row's chat_template_kwargs stand "
+        "before it; repeatable.", part_of="score")
     shuffle: bool = setting(True, DATA, "Shuffle the rows, with the run's seed, anew each epoch.", part_of="score")
     max_prompt_length: int = setting(1024, DATA,
         "Prompts of more tokens than this are dropped before training, and counted.",
@@ -220,6 +223,8 @@ class Settings:
         "Nucleus sampling of training rollouts: only the likeliest tokens that make up this share; 1: off.",
         within=SHARE_ABOVE_0)
     top_k: int = setting(0, ROLLOUT, "Only the K likeliest tokens in training rollouts; 0: off.", within=NOT_NEGATIVE)
+    min_p: float = setting(0.0, ROLLOUT,
+        "Only tokens at least this share as likely as the likeliest in training rollouts; 0: off.", within=SHARE)
     stop: list[str] = setting([], ROLLOUT,
         "Text that ends a completion, beside eos tokens and, in conversations, the end of the turn; repeatable.")
 
@@ -383,6 +388,9 @@ class Settings:
         resumable=True, part_of="plan score", path=paths.data_or_name)
     eval_prompts: int = setting(200, RUN,
         "Most prompts of one evaluation, spread evenly over the rows.", within=AT_LEAST_1, resumable=True)
+    num_generations_eval: int = setting(1, RUN,
+        "Completions of each prompt of an evaluation: 1: a greedy one; more: sampled as in training.",
+        within=AT_LEAST_1, resumable=True)
     logging_steps: Steps = setting(1, RUN,
         "Steps between lines on the screen; metrics.jsonl has every step.", within=SOME_STEPS_OR_SHARE, resumable=True)
     seed: int = setting(42, RUN, "Seed of data order and sampling.", within=NOT_NEGATIVE, part_of="plan serve")

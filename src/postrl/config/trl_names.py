@@ -119,6 +119,8 @@ def _fill(rest: Rest) -> None:
         values["engine"] = "transformers"
     if rest.get("engine") == "vllm" and rest.keys().isdisjoint(("is_low", "is_high", "is_eps", "is_delta", "proximal")):
         values["is_correction"] = "mis_seq"
+    if rest.get("eval_steps"):
+        values["num_generations_eval"] = rest.or_default("num_generations", 8)
     rest.fill(values)
 
 

@@ -14,7 +14,7 @@ COMMON = frozenset((
     "push_to_hub", "seed", "debug", "trust_remote_code", "num_generations", "max_completion_length", "temperature",
     "top_p", "top_k", "beta", "num_iterations", "epsilon", "epsilon_high", "sapo_temperature_neg",
     "sapo_temperature_pos", "reward_weights", "multi_objective_aggregation", "scale_rewards",
-    "mask_truncated_completions", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "entropy_coef",
+    "mask_truncated_completions", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "entropy_coef", "min_p", "num_generations_eval",
 ))  # fmt: skip
 """Names that TRL and postrl share. Some of them have other values, or are counted otherwise: see `trl_rules.RULES`."""
 
@@ -154,7 +154,6 @@ _refused("data_seed", "one seed rules data order and sampling", "set seed")
 _refused("ignore_data_skip", "a resumed run always continues at its place in the data")
 
 # -- evaluation
-_refused("num_generations_eval", "evaluation samples each prompt once")
 _passed(
     "per_device_eval_batch_size eval_accumulation_steps batch_eval_metrics eval_use_gather_object",
     "evaluation is batched by the engine",
@@ -202,12 +201,6 @@ _passed("hub_always_push", "an upload is waited for")
 _passed("hub_strategy", "the final model is uploaded, once", same=(None, "end", "every_save"))
 _passed("skip_memory_metrics", "memory/peak_gb is always measured", same=ANY_SWITCH)
 _refused("full_determinism", "the same seed gives the same data and sampling seeds", "set seed")
-_refused(
-    "chat_template_kwargs",
-    "arguments of the chat template come with each row",
-    "give the rows a column chat_template_kwargs (docs/data.md), or chat_template=FILE with the template you want",
-)
-_refused("min_p", "training rollouts are sampled from the full distribution, which importance correction assumes")
 
 # -- of TRL's command line and scripts, beside its GRPOConfig
 for _theirs, _ours in (

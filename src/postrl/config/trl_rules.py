@@ -93,6 +93,10 @@ def _model_kwargs(found: Values, rest: Rest) -> Values:
     return {name: text(value) if name == "dtype" else value for name, value in given.items()}
 
 
+def _template_kwargs(found: Values, rest: Rest) -> Values:
+    return {"chat_template_arg": as_args(mapping("chat_template_kwargs", found["chat_template_kwargs"]))}
+
+
 # -- rollout -----------------------------------------------------------------------------------------------------------
 
 
@@ -137,7 +141,7 @@ def _correction(found: Values, rest: Rest) -> Values:
     return {"is_correction": MODES[mode], **{name: value for name, value in bounds.items() if value is not None}}
 
 
-GENERATION = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "stop": "stop",
+GENERATION = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "stop": "stop",
               "stop_strings": "stop", "max_new_tokens": "max_completion_length", "max_tokens": "max_completion_length"}  # fmt: skip
 
 
@@ -267,7 +271,7 @@ RULES: tuple[Rule, ...] = (
     # what chooses the algorithm comes first: its defaults stand before TRL's
     _rule("loss_type", _loss_type, "an algorithm (`postrl dapo`, `dr_grpo`, `cispo`, `sapo`) or --loss-aggregation"),
     _rule("importance_sampling_level", _level, "`postrl gspo` for sequence"),
-    _rule("generation_kwargs", _generation_kwargs, "--temperature, --top-p, --top-k, --stop and --max-completion-length"),
+    _rule("generation_kwargs", _generation_kwargs, "--temperature, --top-p, --top-k, --min-p, --stop and --max-completion-length"),
     _rule("bf16 fp16", _precision, "--dtype bfloat16 (auto is that on GPUs) or float32"),
     _rule(
         "use_vllm vllm_mode vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout", _engine,
@@ -288,6 +292,9 @@ RULES: tuple[Rule, ...] = (
     _rule("shuffle_dataset", _renamed("shuffle"), "--shuffle or --no-shuffle"),
     _rule("top_p", _none_as(1.0), "None: off"),
     _rule("top_k", _none_as(0), "None and -1: off"),
+    _rule("min_p", _none_as(0.0), "None: off"),
+    _rule("chat_template_kwargs", _template_kwargs, "--chat-template-arg KEY=VALUE"),
+    _rule("num_generations_eval", _renamed("num_generations_eval"), "None: num_generations, where eval_strategy is steps"),
     _rule("model_init_kwargs", _model_kwargs, "--dtype, --attn-implementation, --revision and --trust-remote-code"),
     _rule("resume_from_checkpoint", _resume, "--output-dir RUN --resume"),
     _rule("save_strategy", strategy("save_steps", {"save_steps": 0}), "--save-steps N; 0 for no"),

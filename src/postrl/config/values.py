@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field
 from functools import cache
 from pathlib import Path, PurePath
@@ -52,6 +52,12 @@ def from_text(text: str) -> Any:
         return parse_yaml(text)
     except yaml.YAMLError:
         return text
+
+
+def arguments(given: Sequence[str]) -> dict[str, Any]:
+    """Arguments that are written as KEY=VALUE, each value as YAML reads it."""
+    parts = (arg.partition("=") for arg in given)
+    return {key: from_text(value) for key, _, value in parts}
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:

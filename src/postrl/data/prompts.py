@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from postrl.config import GRPOConfig
+from postrl.config.values import arguments
 from postrl.data.sources import (
     Row,
     Rows,
@@ -298,7 +299,7 @@ def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any) -> _Part:
     prompt_column, answer_column, guessed = _columns(source, rows, config)
     optional = answer_column == guessed.answer  # nobody has said that a row needs one
     template = source.preset.template if source.preset else None
-    rendering = Rendering(tokenizer, template, config.chat, config.system_prompt)
+    rendering = Rendering(tokenizer, template, config.chat, config.system_prompt, arguments(config.chat_template_arg))
     found: list[Prompt] = []
     unusable: list[str] = []
     for i, given in enumerate(rows):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from postrl.config.settings import in_steps
-from postrl.config.values import parse_yaml
+from postrl.config.values import arguments
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,12 +40,10 @@ def make_schedule(config: GRPOConfig, total: int) -> Callable[[int], float]:
     from transformers import get_scheduler
 
     name = "constant_with_warmup" if config.lr_scheduler_type == "constant" else config.lr_scheduler_type
-    given = (arg.partition("=") for arg in config.lr_scheduler_arg)
-    arguments = {key: parse_yaml(value) for key, _, value in given}
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=config.learning_rate)  # schedules are made for an optimizer
     warmup = in_steps(config.warmup_steps, total)
     try:
-        schedule = get_scheduler(name, optimizer, warmup, total, arguments)
+        schedule = get_scheduler(name, optimizer, warmup, total, arguments(config.lr_scheduler_arg))
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"lr_scheduler_type = {config.lr_scheduler_type} cannot be made of lr_scheduler_arg = {config.lr_scheduler_arg}: {error}",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from postrl.config.values import parse_yaml
@@ -57,7 +58,7 @@ def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
     """Find a reward function without running its code.
 
     Args:
-        spec: a built-in name, `reward_model:MODEL`, `file.py:function`, `package.module:function`, or a callable (function, lambda, closure,
+        spec: a built-in name, `reward_model:MODEL` or MODEL (hub id or folder), `file.py:function`, `package.module:function`, or a callable (function, lambda, closure,
             partial, callable object).
 
     Raises:
@@ -120,6 +121,38 @@ def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[Rewar
     return found
 
 
+def with_tokenizers(specs: Sequence[RewardSpec], classes: Any) -> list[RewardSpec]:
+    """The specs with the tokenizers that TRL's `reward_processing_classes` gives to reward models.
+
+    Args:
+        classes: one for each reward, or a single one; None: the reward model's own. Those of functions count for nothing.
+
+    Raises:
+        UsageError: another number of them, or one that is not in a folder or on the hub, where the reward's process finds it.
+    """
+    given = (
+        list(classes) if isinstance(classes, list | tuple) else [classes] * len(specs) if classes is None else [classes]
+    )
+    if len(given) != len(specs):
+        raise UsageError(
+            f"{len(given)} reward_processing_classes for {len(specs)} rewards",
+            hint="give one for each reward, None for functions",
+        )
+    return [_with_tokenizer(spec, tokenizer) for spec, tokenizer in zip(specs, given, strict=True)]
+
+
+def _with_tokenizer(spec: RewardSpec, tokenizer: Any) -> RewardSpec:
+    if tokenizer is None or spec.payload != "reward_model":
+        return spec
+    if not (place := getattr(tokenizer, "name_or_path", "")):
+        raise UsageError(
+            f"the {type(tokenizer).__name__} of reward_processing_classes has no name_or_path, and the reward model runs in a "
+            "process of its own",
+            hint="save it with save_pretrained(FOLDER), and give AutoTokenizer.from_pretrained(FOLDER)",
+        )
+    return replace(spec, options={**spec.options, "tokenizer": str(place)})
+
+
 def distinct(names: Sequence[str]) -> list[str]:
     """Two lambdas have one name; metrics, columns and options need two: the second is NAME_2."""
     found: list[str] = []
@@ -164,10 +197,8 @@ def _from_name(name: str) -> RewardSpec:
         return RewardSpec(name, "builtin", name)
     if name.endswith(".py"):
         raise UsageError(f"reward {name} names a file and no function", hint=f"write it as {name}:function")
-    if "/" in name:  # what TRL takes for the id or the folder of a reward model
-        raise UsageError(
-            f"there is no built-in reward {name!r}", hint=f"a reward model is written as reward_model:{name}"
-        )
+    if "/" in name or (Path(name).expanduser() / "config.json").is_file():  # the id or the folder of a reward model
+        return RewardSpec("reward_model", "builtin", "reward_model", options={"model": name})
     close = get_close_matches(name, BUILTINS, n=1, cutoff=0.0)[0]
     raise UsageError(f"there is no built-in reward {name!r}", hint=f"did you mean {close}? {FORMS}")
 

@@ -36,6 +36,7 @@ def model_reward(
     *,
     model: str,
     url: str = "",
+    tokenizer: str = "",
     chat_template: str = "",
     max_length: int | None = None,
     batch_size: int = 8,
@@ -55,6 +56,7 @@ def model_reward(
             its config and tokenizer are read.
         url: of a server with this model (`postrl serve --reward-model`); default: in this process, float32, on half
             of the cores.
+        tokenizer: hub id or folder of the tokenizer; default: the model's own.
         chat_template: Jinja file in place of the tokenizer's own template.
         max_length: tokens; of a longer text the beginning is left out (not its first special token), because the reward
             is read at the end. Default: what the model, and its server, can take.
@@ -69,7 +71,7 @@ def model_reward(
         UsageError: an option that cannot be; no such model, or none with one label; no such server.
         RewardError: the server did not give scores.
     """
-    texts = _texts(model, chat_template)
+    texts = _texts(model, tokenizer or model, chat_template)
     key = key_from(api_key_env, "reward_model.api_key_env")
     server = Endpoint(url.rstrip("/"), key, timeout) if url else None
     if server and server.longest > (allowed := BUILTINS["reward_model"].seconds):
@@ -176,8 +178,8 @@ class Texts:
 
 
 @cache
-def _texts(model: str, chat_template: str) -> Texts:
-    """The tokenizer of a reward model, and what its config says.
+def _texts(model: str, name: str, chat_template: str) -> Texts:
+    """The tokenizer `name` of a reward model, and what its config says.
 
     Raises:
         UsageError: there is no such model, it is none with one label, or the template cannot be read.
@@ -186,7 +188,7 @@ def _texts(model: str, chat_template: str) -> Texts:
 
     try:
         config = AutoConfig.from_pretrained(_place(model))
-        tokenizer = AutoTokenizer.from_pretrained(_place(model))
+        tokenizer = AutoTokenizer.from_pretrained(_place(name))
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise UsageError(

@@ -211,20 +211,25 @@ class _Decoding:
 
 @dataclass
 class _Cut:
-    """Top-k, then top-p, of each completion."""
+    """Top-k, then top-p, then min-p, of each completion."""
 
     top_p_B: Tensor
     """float64."""
     top_k_B: Tensor
     """int64; the size of the vocabulary or more: all."""
+    min_p_B: Tensor
+    """float64."""
 
     @classmethod
     def of(cls, requests: Sequence[Request], device: torch.device) -> _Cut | None:
         """None where no request leaves a token out."""
         if all(r.sampling.whole for r in requests):
             return None
-        top_p = torch.tensor([r.sampling.top_p for r in requests], dtype=torch.float64, device=device)
-        return cls(top_p, torch.tensor([r.sampling.top_k or 1 << 62 for r in requests], device=device))
+        top_p, min_p = (
+            torch.tensor(shares, dtype=torch.float64, device=device)
+            for shares in ([r.sampling.top_p for r in requests], [r.sampling.min_p for r in requests])
+        )
+        return cls(top_p, torch.tensor([r.sampling.top_k or 1 << 62 for r in requests], device=device), min_p)
 
     def __call__(self, logits_bV: Tensor, temperature_b: Tensor, rows: Tensor) -> Tensor:
         """The logits with -inf for what may not be drawn. The likeliest token always may."""
@@ -235,6 +240,7 @@ class _Cut:
         before = p.cumsum(-1) - p
         top_p = self.top_p_B[rows, None]
         out |= (before >= top_p) & (top_p < 1)
+        out |= p < self.min_p_B[rows, None] * p[:, :1]
         out[:, 0] = False
         return logits_bV.masked_fill(torch.zeros_like(out).scatter(-1, order, out), -torch.inf)
 

@@ -26,17 +26,19 @@ class Sampling:
     """Of the tokens that top_k leaves, only the likeliest, as few as make up this share of their probability; 1: all."""
     top_k: int = 0
     """Only the likeliest tokens, this many; 0: all."""
+    min_p: float = 0.0
+    """Only tokens at least this share as likely as the likeliest; 0: all."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens that end a completion, beside those that end all completions of the sampler."""
 
     @property
     def whole(self) -> bool:
         """Whether every token may be drawn."""
-        return self.top_p >= 1 and not self.top_k
+        return self.top_p >= 1 and not self.top_k and not self.min_p
 
     def greedy(self) -> Sampling:
         """The likeliest token every time, with its log-prob in the whole distribution."""
-        return replace(self, temperature=0.0, top_p=1.0, top_k=0)
+        return replace(self, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Request:
     sampling: Sampling
     min_version: int = 0
     """Oldest weights that may write a token of it."""
+    sample_index: int = 0
+    """Which completion of its group it is; see `postrl.types.Rollout`."""
 
 
 @dataclass(frozen=True, slots=True)

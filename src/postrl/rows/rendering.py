@@ -24,7 +24,7 @@ from postrl.types import Messages
 ROLES = {"system", "developer", "user", "assistant", "tool", "function", "ipython"}
 """Roles that chat templates know."""
 TAKEN = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "chat_template", "tools"}
-"""Arguments of a chat template that rows do not set."""
+"""Arguments of a chat template that nobody sets."""
 PROBE = "zqquestionzq"
 """What a user says to find out what a chat template writes around it."""
 FORMS: tuple[tuple[bool, str | None], ...] = ((True, ""), (True, None), (False, ""), (False, None))
@@ -49,6 +49,8 @@ class Rendering:
     chat: bool | None = None
     """Whether text becomes a user message; None: where the data set has a template and the tokenizer too."""
     system_prompt: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of the chat template, for all prompts; a row's own stand before them."""
     remarks: Counter[str] = field(default_factory=Counter)
     """What was noticed -> how many prompts it is about."""
     count: int = 0
@@ -284,13 +286,13 @@ class Rendering:
         return FORMS[0], refused
 
     def _arguments(self, row_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What a row's own columns `tools` and `chat_template_kwargs` give to its template.
+        """What its template gets: the arguments of all prompts, and a row's own columns `tools` and `chat_template_kwargs`.
 
         Raises:
             DataError: the arguments are no dict, or not the row's to choose.
         """
         tools, further = (_parsed(row, name, row_id) for name in ("tools", "chat_template_kwargs"))
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = dict(self.arguments)
         if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
             self.remarks["the column tools is no list of JSON schemas: it goes to rewards alone"] += 1
         elif tools:

@@ -189,7 +189,7 @@ class StreamingWorker(RolloutWorker):
                     self.dropped["error"] += 1
                     continue
                 self._tally.tokens += len(sampled.completion_ids)
-                self._add(entry.group, entry.prompt, index, sampled)
+                self._add(entry.group, entry.prompt, requests[index].sample_index, sampled)
 
     def _ended(self, entry: Entry, task: asyncio.Task[None]) -> None:
         self._tasks.pop(entry, None)

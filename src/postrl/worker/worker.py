@@ -78,7 +78,12 @@ class RolloutWorker:
         """Whether each prompt gets a greedy completion as well; asked once, because a file may have to be run for it."""
         self.evaluation = evaluate
         self.sampling = Sampling(
-            config.temperature, config.max_completion_length, tuple(config.stop), config.top_p, config.top_k
+            config.temperature,
+            config.max_completion_length,
+            tuple(config.stop),
+            config.top_p,
+            config.top_k,
+            config.min_p,
         )
 
     async def start(self) -> None:
@@ -124,18 +129,19 @@ class RolloutWorker:
         return prompts + self.stream.next(number - len(prompts))
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
-        """One greedy completion for each prompt of the evaluation set, scored.
+        """The completions of each prompt of the evaluation set, scored: a greedy one, or num_generations_eval that are sampled.
 
         Raises:
             RewardError, ServerError: as for `groups`.
         """
         prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
-        greedy = self.sampling.greedy()
+        number = self.config.num_generations_eval
+        sampling = self.sampling.greedy() if number == 1 else self.sampling
 
-        def one(group: Group, prompt: Prompt, version: int) -> list[Request]:
-            return [self._request(group, prompt, 0, greedy, version)]
+        def ask(group: Group, prompt: Prompt, version: int) -> list[Request]:
+            return [self._request(group, prompt, i, sampling, version) for i in range(number)]
 
-        groups, _ = await self._sample(prompts, one, version)
+        groups, _ = await self._sample(prompts, ask, version)
         groups = [group for group in groups if group.rollouts]
         self.rewards.forget_logged()  # the next step reports its own
         self.rewards.check_budget(groups, self.config.reward_error_budget)
@@ -179,7 +185,7 @@ class RolloutWorker:
                     if sampled.finish_reason == "abort":  # given up: no completion is no wrong one
                         continue
                     i, place = places[index]
-                    self._add(groups[i], prompts[i][1], place, sampled)
+                    self._add(groups[i], prompts[i][1], asked[i][place].sample_index, sampled)
                     if len(groups[i].completions) == len(asked[i]):
                         scoring.append(asyncio.create_task(self._score(groups[i])))
             generated = time.monotonic()
@@ -202,18 +208,18 @@ class RolloutWorker:
         self, group: Group, prompt: Prompt, place: int, sampling: Sampling, version: int, attempt: int = 0
     ) -> Request:
         seed = derive_seed(self.config.seed, group.group_id, prompt.prompt_id, place, attempt)
-        return Request(prompt.token_ids, seed, self.turn.sampling(sampling, prompt), version)
+        return Request(prompt.token_ids, seed, self.turn.sampling(sampling, prompt), version, place)
 
     async def _score(self, group: Group) -> None:
         group.rollouts.sort(key=lambda rollout: rollout.sample_index)
         await asyncio.gather(*(self.rewards.score(scored) for scored in (group, *greedy_groups([group]))))
 
-    def _add(self, group: Group, prompt: Prompt, place: int, sampled: Sampled) -> None:
-        """A completion that came: the answer to the request at `place` of `_requests`."""
-        greedy = place == self.config.num_generations
+    def _add(self, group: Group, prompt: Prompt, sample_index: int, sampled: Sampled) -> None:
+        """A completion that came."""
+        greedy = sample_index == GREEDY
         rollout = Rollout(
             prompt_id=prompt.prompt_id,
-            sample_index=GREEDY if greedy else place,
+            sample_index=sample_index,
             prompt_ids=list(prompt.token_ids),
             completion_ids=sampled.completion_ids,
             logps=sampled.logps,
