@@ -70,7 +70,7 @@ def test_numbers_written_as_text_are_read_as_yaml_leaves_them():
         ("reward_error_budget", 2.0),
         ("lora_dropout", 1.0),
         ("num_processes", 0),
-        ("reward_workers", 0),
+        ("reward_workers", -1),
         ("num_train_epochs", 0),
     ],
 )

@@ -165,8 +165,9 @@ class Settings:
         "Option of a reward function as NAME.KEY=VALUE, such as soft_overlong.cache=64; repeatable.",
         part_of="plan score", path=paths.option)
     reward_workers: int = setting(1, REWARD,
-        "Processes of each reward function of yours; built-in ones have a number of their own.",
-        within=AT_LEAST_1, resumable=True, part_of="score")
+        "Processes of each reward function of yours; built-in ones have a number of their own. 0: called in the process that "
+        "scores, the script's own with engine transformers, where nothing ends a call or outlives a crash.",
+        within=NOT_NEGATIVE, resumable=True, part_of="score")
     reward_batch: Literal["group", "step"] = setting("group", REWARD,
         "What a reward function of yours is called with: the completions of one prompt, while others are sampled, or "
         "all of a step.", part_of="score")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -41,11 +41,19 @@ class RewardSpec:
     """pickle: the file the callable was written in, which pickled code does not remember and a traceback needs."""
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     """Constant keyword arguments, plain values (`--reward-arg`)."""
+    live: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    """pickle: the callable itself, which stays in the process that has it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "live": None}
 
     def to_wire(self) -> dict[str, Any]:
         """The spec as JSON values."""
         payload = base64.b64encode(self.payload).decode() if isinstance(self.payload, bytes) else self.payload
-        return {**asdict(self), "payload": payload, "sys_path": list(self.sys_path)}
+        return {
+            "name": self.name, "kind": self.kind, "payload": payload, "sys_path": list(self.sys_path),
+            "origin": self.origin, "options": self.options,
+        }  # fmt: skip
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> RewardSpec:
@@ -81,6 +89,8 @@ def resolve(spec: str | Callable[..., Any] | RewardSpec) -> RewardSpec:
 
 def load(spec: RewardSpec) -> Callable[..., Any]:
     """Run the code that defines the function and return it. For reward processes: it may do anything."""
+    if spec.live is not None:
+        return spec.live
     if isinstance(spec.payload, bytes):  # the modules of a script come in the script's order
         import cloudpickle
 
@@ -218,7 +228,7 @@ def _from_callable(function: Callable[..., Any]) -> RewardSpec:
     code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
     origin = code.co_filename if code is not None else ""
     try:
-        return RewardSpec(name, "pickle", cloudpickle.dumps(function), search_path(), origin)
+        return RewardSpec(name, "pickle", cloudpickle.dumps(function), search_path(), origin, live=function)
     except Exception as error:
         raise UsageError(
             f"reward function {name} cannot be sent to its process: {error}",

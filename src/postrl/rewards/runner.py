@@ -76,7 +76,7 @@ class RewardRunner:
         weights: one a function, in the same order; empty: 1 each.
         timeout: seconds one call may take before its process is killed and started anew. Built-ins limit each completion
             themselves; their calls may take longer when they have many.
-        processes: of each of the user's functions; built-ins have a number of their own.
+        processes: of each of the user's functions, 0: they are called in this one; built-ins have a number of their own.
         batch: "group": functions are called with the completions of one prompt; "step": the user's functions are called
             with those of all groups of a step, which `score_step` does.
         settings: settings of the run that built-ins have options for, such as max_completion_length.

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class RewardPool:
-    """One reward function in `processes` processes.
+    """One reward function in `processes` processes; 0: in this one.
 
     Args:
         timeout: number of completions -> seconds that their call may take before its process is killed.
@@ -42,13 +42,15 @@ class RewardPool:
     ) -> None:
         self.name, self.timeout = name, timeout
         self._processes = [
-            RewardProcess(spec, name, settings=settings, load_timeout=load_timeout, log_path=log_path)
-            for _ in range(processes)
+            RewardProcess(
+                spec, name, settings=settings, load_timeout=load_timeout, log_path=log_path, inside=processes == 0
+            )
+            for _ in range(processes or 1)
         ]
         self._free: SimpleQueue[RewardProcess] = SimpleQueue()
         for process in self._processes:
             self._free.put(process)
-        self._threads = ThreadPoolExecutor(processes, thread_name_prefix=f"reward-{name}")
+        self._threads = ThreadPoolExecutor(len(self._processes), thread_name_prefix=f"reward-{name}")
 
     @property
     def restarts(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from postrl.errors import RewardError
 from postrl.rewards.calling.child import Child, Failed
+from postrl.rewards.calling.inside import Inside
 from postrl.rewards.registry import RewardSpec
 from postrl.rewards.score import STATUSES, Score
 from postrl.types import Mean, Means
@@ -46,20 +47,32 @@ class RewardProcess:
         settings: settings of the run that a built-in may have options for.
         load_timeout: seconds it may take to import its function.
         log_path: file for what the function prints; None: standard error.
+        inside: call it in this process instead, see `inside.Inside`.
     """
 
     def __init__(
-        self, spec: RewardSpec, name: str, *, settings: Mapping[str, Any], load_timeout: float, log_path: Path | None
+        self,
+        spec: RewardSpec,
+        name: str,
+        *,
+        settings: Mapping[str, Any],
+        load_timeout: float,
+        log_path: Path | None,
+        inside: bool = False,
     ) -> None:
         self.name = name
         self.builtin = spec.kind == "builtin"
-        self.child = Child(
-            "postrl.rewards.calling.serving",
-            first={"spec": spec.to_wire(), "settings": dict(settings)},
-            loaded=self._read_loaded,
-            load_timeout=load_timeout,
-            log_path=log_path,
-        )
+        self.child: Child | Inside
+        if inside:
+            self.child = Inside(spec, dict(settings), self._read_loaded)
+        else:
+            self.child = Child(
+                "postrl.rewards.calling.serving",
+                first={"spec": spec.to_wire(), "settings": dict(settings)},
+                loaded=self._read_loaded,
+                load_timeout=load_timeout,
+                log_path=log_path,
+            )
         self.restarts = 0
         """How often it was started anew because its memory had grown."""
         self.asks: dict[str, Any] = {"names": [], "required": [], "constant": [], "any": False}

@@ -52,23 +52,22 @@ def main() -> None:
 def serve(caller: Caller) -> None:
     """Load the function, say what it asks for and which version it is, then answer calls for ever."""
     try:
-        function, loaded = _load(frames.decode(caller.next()))
+        request = frames.decode(caller.next())
+        function, loaded = load_bound(RewardSpec.from_wire(request["spec"]), request["settings"])
     except BaseException as error:  # a module may call sys.exit
-        hint = error.hint if isinstance(error, PostrlError) else ""
-        caller.reply({"error": _explained(error), "hint": hint})
+        caller.reply(refusal(error))
         return
     caller.reply(loaded)
     with asyncio.Runner() as runner:
         while True:
-            caller.reply(_answer(function, caller.next(), runner))
+            caller.reply(answer(function, partial(frames.decode, caller.next()), runner))
 
 
-def _load(request: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The function with its options bound, and what the parent is told of it."""
-    spec = RewardSpec.from_wire(request["spec"])
+def load_bound(spec: RewardSpec, settings: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function with its options bound, and what the one who calls it is told of it. Raises whatever its code raises."""
     _show_source(spec.origin)
     function = load(spec)
-    constants = choose_constants(spec, function, request["settings"])
+    constants = choose_constants(spec, function, settings)
     asks = without(describe(function), (*constants, *bound_in_order(function)))
     bound = partial(function, **constants)
     if spec.kind == "builtin":  # wrong options, and what keeps it from scoring at all, show before the first step
@@ -183,13 +182,21 @@ async def _wait_for(result: Awaitable[Any]) -> Any:
     return await result
 
 
-def _answer(function: Callable[..., Any], request: bytes, runner: asyncio.Runner) -> dict[str, Any]:
-    """The reply to one call: values and statuses, what it logged, and what went wrong if anything did."""
+def refusal(error: BaseException) -> dict[str, Any]:
+    """What is told in place of a function that cannot be loaded."""
+    return {"error": _explained(error), "hint": error.hint if isinstance(error, PostrlError) else ""}
+
+
+def answer(
+    function: Callable[..., Any], request: Callable[[], dict[str, Any]], runner: asyncio.Runner
+) -> dict[str, Any]:
+    """The reply to one call: values and statuses, what it logged, and what went wrong if anything did, getting the request
+    included."""
     try:
-        decoded = frames.decode(request)
-        count = decoded["count"]
+        asked = request()
+        count = asked["count"]
         log = Log(count)
-        scores = call(function, {**decoded["inputs"], **log.asked_for(function)}, count, runner)
+        scores = call(function, {**asked["inputs"], **log.asked_for(function)}, count, runner)
     except BaseException as error:  # user code: SystemExit and KeyboardInterrupt are its failures, not our end
         return {"error": _explained(error)}
     wrong = [f"completion {i} scored {score}" for i, score in enumerate(scores) if isinstance(score, str)]
