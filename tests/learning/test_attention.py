@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers import tiny_model
-from postrl.learning.attention import REPEATED, repeated_attention
 from postrl.learning.on_cpu import GROUPED, grouped_attention, passes_on, use_grouped
+from postrl.learning.passes import REPEATED, repeated_attention
 
 
 class Module(torch.nn.Module):

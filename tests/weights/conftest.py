@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
 
 from helpers import tiny_model
-from postrl.weights.canary import as_pushed
 
 PAIRS = [([5, 6, 7, 8, *range(20, 52)], 4), ([9, 200, 11, *range(100, 140)], 3)]
 """Fixed texts for the canary: 72 scored tokens."""
@@ -19,7 +19,8 @@ def learner_logps(
     """transformers' log-probs of token_ids[start:] at temperature 1, in float32 with the weights rounded to `dtype`."""
     import torch
 
-    with torch.no_grad(), as_pushed(model.parameters(), dtype):
+    model = copy.deepcopy(model).to(getattr(torch, dtype)).float()
+    with torch.no_grad():
         rows = []
         for token_ids, start in pairs:
             logps = model(torch.tensor([token_ids])).logits[0].log_softmax(-1)

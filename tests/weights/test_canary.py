@@ -12,7 +12,7 @@ from fake_vllm import FakeVLLM
 from helpers import tiny_model
 from postrl.errors import CanaryError, ServerError
 from postrl.servers.client import VLLMServer
-from postrl.weights.canary import EMPTY, FLOOR, Canary, as_pushed, perturbation
+from postrl.weights.canary import EMPTY, FLOOR, Canary, perturbation
 
 A, B = "http://a", "http://b"
 START = [[-1.0, -2.0]]
@@ -168,13 +168,3 @@ def test_a_perturbation_changes_every_tensor_and_is_undone_to_the_bit() -> None:
             assert (parameter != before[name]).float().mean() > 0.5, name
         raise KeyError
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
-
-
-def test_as_pushed_rounds_like_a_push_and_is_undone() -> None:
-    model = tiny_model()
-    before = model.lm_head.weight.clone()
-    with as_pushed(model.parameters(), "bfloat16"):
-        assert torch.equal(model.lm_head.weight, before.bfloat16().float()) and not torch.equal(
-            model.lm_head.weight, before
-        )
-    assert torch.equal(model.lm_head.weight, before)

@@ -17,6 +17,7 @@ from typing import Any
 from postrl.algorithms.presets import is_file
 from postrl.algorithms.refused import flag
 from postrl.errors import UsageError
+from postrl.models.folder import is_path
 from postrl.models.packaged import PACKAGED
 from postrl.rows.recipes import find_preset, is_file_name
 
@@ -38,8 +39,7 @@ def folder_or_name(text: str, base: Path) -> Part | None:
     """A model: a folder, where it is written as one or there is one; else a name of the hub or a packaged one."""
     if not text or text in PACKAGED:
         return None
-    written = text.startswith((".", "/", "~")) or text.count("/") > 1
-    return ("", text, "") if written or (base / text).exists() else None
+    return ("", text, "") if is_path(text) or (base / text).exists() else None
 
 
 def data_or_name(text: str, base: Path) -> Part | None:

@@ -28,7 +28,7 @@ from postrl.launch.pool import Command, ServerPool
 from postrl.launch.ports import LOOPBACK
 from postrl.learning.context import context_length
 from postrl.run.connections import TOKEN
-from postrl.servers.client import RUNTIME_ADAPTERS
+from postrl.servers.api import RUNTIME_ADAPTERS
 from postrl.weights.disk import allowed_folders
 from postrl.weights.transports import transport_for
 

@@ -35,16 +35,17 @@ from torch.distributed.checkpoint.state_dict import (
 
 from postrl.errors import PostrlError, UsageError
 from postrl.learning.learner import Learner
-from postrl.learning.loading import make_savable
+from postrl.learning.loading import save_generation
 from postrl.learning.model_folder import name_base
 from postrl.learning.optimizing import Optimizing
-from postrl.learning.stored import NamesCode, load_stored, stored_names
+from postrl.learning.stored import in_one_line, load_stored, stored_names, unreadable
 
 STATE = "state.json"
 PENDING = "pending.bin"
 WRITING = ".writing-"
 POLICY = "model.model."
 """What stands before the names of the policy's weights in a checkpoint."""
+OTHER_MODEL = "give the model that the run began with (--model FOLDER), or an earlier checkpoint"
 _OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
@@ -70,19 +71,18 @@ def save_checkpoint(
         with _quiet():
             dcp.save(_learner_state(learner), checkpoint_id=str(temporary / "learner"))  # type: ignore[attr-defined]
         if learner.ranks.is_main:
-            make_savable(generation := getattr(learner.policy.causal_lm, "generation_config", None))
-            if generation is not None:
-                generation.save_pretrained(str(temporary))
+            save_generation(learner.policy.causal_lm, temporary)
             if learner.policy.has_adapter:
                 name_base(learner.policy.peft_config, learner.config).save_pretrained(str(temporary))
             (temporary / PENDING).write_bytes(pending)
-            (temporary / STATE).write_text(json.dumps({**state, "step": step, **_updates(learner)}), encoding="utf-8")
+            updates = {_count_of(name): part.updates for name, part in _parts(learner).items()}
+            (temporary / STATE).write_text(json.dumps({**state, "step": step, **updates}), encoding="utf-8")
             _sync_to_disk(temporary)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
             _sync(folder)
     except (OSError, RuntimeError, CheckpointException) as error:
-        cause = os.strerror(errno.ENOSPC) if _is_full(folder) else _cause(error)
+        cause = os.strerror(errno.ENOSPC) if _is_full(folder) else in_one_line(error)
         shutil.rmtree(temporary, ignore_errors=True)
         raise PostrlError(
             f"checkpoint {step} could not be written to {folder}: {cause}",
@@ -100,7 +100,9 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
     Raises:
         PostrlError: it does not fit this model, has no critic where this run has one (or the reverse), or is damaged.
     """
-    try:
+    with _reading(
+        path, "resume with the same model and LoRA settings, or delete this checkpoint to use the one before"
+    ):
         state = read_state(path)
         _check_critic(path, state, learner)
         loaded = _learner_state(learner)
@@ -109,11 +111,6 @@ def load_checkpoint(path: Path, learner: Learner) -> dict[str, Any]:
             load_stored(loaded, path / "learner")
         for name, part in _parts(learner).items():
             part.updates = int(state[_count_of(name)])
-    except PostrlError:
-        raise
-    except (Exception, CheckpointException) as error:  # whatever a damaged file makes torch raise
-        hint = "resume with the same model and LoRA settings, or delete this checkpoint to use the one before"
-        raise _unreadable(path, error, hint) from error
     for name, part in _parts(learner).items():
         _set_part(part, loaded[name] if name else loaded)
     if learner.reference is not None and "reference" in loaded:
@@ -139,7 +136,7 @@ def load_policy(path: Path, model: Any) -> None:
             f"checkpoint {path} is of another model: it has {strange[0]}, and {type(model).__name__} has not",
             hint="give the model that the run began with: --model FOLDER",
         )
-    with _reading_policy(path), _quiet():
+    with _reading(path, OTHER_MODEL), _quiet():
         new = {name: torch.empty_like(held[name], device="cpu") for name in saved if held[name].is_meta}
         load_stored({POLICY + name: new.get(name, held[name]) for name in saved}, path / "learner", alone=True)
     model.load_state_dict(new, strict=False, assign=True)
@@ -151,18 +148,20 @@ def policy_names(path: Path) -> set[str]:
     Raises:
         PostrlError: it is damaged.
     """
-    with _reading_policy(path):
+    with _reading(path, OTHER_MODEL):
         saved = stored_names(path / "learner")
     return {name.removeprefix(POLICY) for name in saved if name.startswith(POLICY)}
 
 
 @contextmanager
-def _reading_policy(path: Path) -> Iterator[None]:
+def _reading(path: Path, hint: str) -> Iterator[None]:
+    """Whatever a damaged file makes torch raise as one message."""
     try:
         yield
-    except (Exception, CheckpointException) as error:  # whatever a damaged file makes torch raise
-        hint = "give the model that the run began with (--model FOLDER), or an earlier checkpoint"
-        raise _unreadable(path, error, hint) from error
+    except PostrlError:
+        raise
+    except (Exception, CheckpointException) as error:
+        raise unreadable(path, error, hint) from error
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -199,10 +198,6 @@ def _parts(learner: Learner) -> dict[str, Optimizing[Any]]:
 def _count_of(part: str) -> str:
     """Where state.json has the optimizer steps of a part."""
     return f"{part}_updates" if part else "updates"
-
-
-def _updates(learner: Learner) -> dict[str, int]:
-    return {_count_of(name): part.updates for name, part in _parts(learner).items()}
 
 
 def _check_critic(path: Path, state: dict[str, Any], learner: Learner) -> None:
@@ -323,30 +318,3 @@ def _is_full(folder: Path) -> bool:
         return shutil.disk_usage(folder).free < 64 << 10
     except OSError:
         return False
-
-
-def _unreadable(path: Path, error: BaseException, hint: str) -> PostrlError:
-    """The error about a checkpoint that is damaged, of another model, or no checkpoint of ours at all."""
-    cause = _innermost(error)
-    if isinstance(cause, NamesCode):
-        return PostrlError(
-            f"checkpoint {path} is refused: {cause}, which could run code, and a checkpoint holds numbers alone; nothing of it was run",
-            hint="someone has changed it after it was saved: delete it to use the one before, and ask where it comes from",
-        )
-    return PostrlError(f"checkpoint {path} cannot be read into this model: {_cause(error)}", hint=hint)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """What went wrong first, on the rank where it did."""
-    failures = getattr(error, "failures", None)
-    if failures:
-        error = next(iter(failures.values()))[0]
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _cause(error: BaseException) -> str:
-    """The same in one line."""
-    first = _innermost(error)
-    return (str(first).strip().splitlines() or [type(first).__name__])[0]

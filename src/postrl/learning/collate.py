@@ -24,6 +24,12 @@ class Prefix(Protocol):
         ...
 
 
+def padded_right(rows: Sequence[Sequence[int]]) -> Tensor:
+    """int64 [rows, longest], with zeros behind the shorter ones."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=torch.long).reshape(len(rows), width)
+
+
 def collate(
     rollouts: Sequence[Rollout], mask_BT: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -43,14 +49,13 @@ def collate(
             torch.zeros(0, dtype=torch.long, device=device),
             torch.zeros(0, mask_BT.shape[1], dtype=torch.bool, device=device),
         )
-    width = max(len(r.prompt_ids) + len(r.completion_ids) for r in rollouts)
-    input_ids = torch.zeros(len(rollouts), width, dtype=torch.long)
+    input_ids = padded_right([[*r.prompt_ids, *r.completion_ids] for r in rollouts])
+    width = input_ids.shape[1]
     select = torch.zeros(len(rollouts), width, dtype=torch.bool)
     place = torch.zeros(mask_BT.shape, dtype=torch.bool)
     wanted = mask_BT.cpu()
     for i, rollout in enumerate(rollouts):
         start, n = len(rollout.prompt_ids), len(rollout.completion_ids)
-        input_ids[i, : start + n] = torch.tensor([*rollout.prompt_ids, *rollout.completion_ids])
         place[i, :n] = wanted[i, :n]
         select[i, start - 1 : start + n - 1] = wanted[i, :n]
     targets = input_ids.roll(-1, dims=1)[select]

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from postrl.models.folder import CONFIG, cached_snapshot
+
 
 def context_length(model: str) -> int | None:
     """The longest context of a model in a folder or in the hub's cache; None where it is not here, or does not say."""
+    folder = Path(model) if Path(model).exists() else cached_snapshot(model, None)
     try:
-        return context_of(json.loads(_config_file(model).read_text(encoding="utf-8")))
+        return context_of(json.loads((folder / CONFIG).read_text(encoding="utf-8"))) if folder else None
     except (OSError, ValueError):
         return None
 
@@ -25,17 +28,3 @@ def context_of(config: Mapping[str, Any]) -> int | None:
         return None
     lengths = [config.get(key) for key in ("max_position_embeddings", "n_positions", "max_sequence_length")]
     return next((length for length in lengths if isinstance(length, int)), None)
-
-
-def _config_file(model: str) -> Path:
-    folder = Path(model) / "config.json"
-    if folder.exists() or Path(model).exists() or model.count("/") > 1:
-        return folder
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        cached = try_to_load_from_cache(model, "config.json")
-    except HFValidationError:
-        return folder
-    return Path(cached) if isinstance(cached, str) else folder

@@ -19,6 +19,7 @@ from postrl.config import GRPOConfig
 from postrl.errors import PostrlError, UsageError
 from postrl.host.text import read_template
 from postrl.host.whole import whole_folder
+from postrl.learning.loading import explained, loaded
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_mergeable, find_adapter
 from postrl.models.folder import ADAPTER_CONFIG, CONFIG, check_model_path, has_tokenizer, is_checkpoint, is_run
 from postrl.models.packaged import PACKAGED, packaged_model
@@ -223,39 +224,26 @@ def _base(source: Source, path: str, dtype: str, *, weights: bool) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from postrl.learning.loading import explained
-
-    told = {"revision": _revision(source, path), "trust_remote_code": source.settings.trust_remote_code}
-    with explained(path, "model"):
-        if weights:
-            return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **told)
-        config = AutoConfig.from_pretrained(path, **told)
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, trust_remote_code=source.settings.trust_remote_code
-            )
+    if weights:
+        return loaded(AutoModelForCausalLM, source.settings, path, "model", dtype=dtype)
+    config = loaded(AutoConfig, source.settings, path, "model")
+    with explained(path, "model"), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, trust_remote_code=source.settings.trust_remote_code
+        )
 
 
 def _tokenizer(source: Source, path: str) -> Any:
     """As the run used it, its chat template included; None: there is none anywhere."""
     from transformers import AutoTokenizer
 
-    from postrl.learning.loading import explained
-
     place = source.tokenizer or path
     if Path(place).is_dir() and not has_tokenizer(Path(place)):
         return None
-    with explained(place, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(
-            place, revision=_revision(source, place), trust_remote_code=source.settings.trust_remote_code
-        )
+    tokenizer = loaded(AutoTokenizer, source.settings, place, "tokenizer")
     if source.settings.chat_template and not source.tokenizer:
         tokenizer.chat_template = read_template(source.settings.chat_template)
     return tokenizer
-
-
-def _revision(source: Source, path: str) -> str | None:
-    return None if Path(path).is_dir() else source.settings.revision
 
 
 def _take_generation_config(model: Any, source: Source) -> None:

@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, UsageError
@@ -28,10 +29,7 @@ def load_tokenizer(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
 
     if config.adapter and has_tokenizer(folder := adapter_named(config.adapter).folder):
         path, flag = str(folder), "--adapter"
-    with explained(path, "tokenizer", flag):
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
-        )
+    tokenizer = loaded(AutoTokenizer, config, path, "tokenizer", flag)
     if config.chat_template:
         tokenizer.chat_template = read_template(config.chat_template)
     if tokenizer.pad_token_id is None:
@@ -52,14 +50,8 @@ def load_model(config: GRPOConfig, path: str, flag: str = "--model", *, peft_con
     from transformers import AutoModelForCausalLM
 
     frozen = (config.lora_rank > 0 or peft_config is not None) and compute_dtype(config) == "bfloat16"
-    with explained(path, "model", flag):
-        return AutoModelForCausalLM.from_pretrained(
-            path,
-            revision=_revision(config, path),
-            trust_remote_code=config.trust_remote_code,
-            attn_implementation=config.attn_implementation,
-            dtype=torch.bfloat16 if frozen else torch.float32,
-        )
+    dtype, attention = torch.bfloat16 if frozen else torch.float32, config.attn_implementation
+    return loaded(AutoModelForCausalLM, config, path, "model", flag, dtype=dtype, attn_implementation=attention)
 
 
 def compute_dtype(config: GRPOConfig) -> str:
@@ -219,10 +211,7 @@ def vocabulary_of(config: GRPOConfig, path: str) -> int | None:
 def _model_config(config: GRPOConfig, path: str) -> Any:
     from transformers import AutoConfig
 
-    with explained(path, "config"):
-        return AutoConfig.from_pretrained(
-            path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code
-        )
+    return loaded(AutoConfig, config, path, "config")
 
 
 def end_turns(model: Any, eos: Sequence[int], turn_tokens: Sequence[int]) -> None:
@@ -243,8 +232,27 @@ def make_savable(generation: Any) -> None:
         generation.do_sample = True
 
 
+def save_generation(model: Any, folder: str | Path) -> None:
+    """The generation config of a model, where it has one; see `make_savable`."""
+    make_savable(generation := getattr(model, "generation_config", None))
+    if generation is not None:
+        generation.save_pretrained(str(folder))
+
+
 def _revision(config: GRPOConfig, path: str) -> str | None:
     return None if os.path.isdir(path) else config.revision
+
+
+def loaded(kind: Any, config: GRPOConfig, path: str, what: str, flag: str = "--model", **options: Any) -> Any:
+    """`kind.from_pretrained`, at the revision of the settings; `what` and `flag` are for messages.
+
+    Raises:
+        UsageError: there is no such model, or it cannot be read.
+    """
+    with explained(path, what, flag):
+        return kind.from_pretrained(
+            path, revision=_revision(config, path), trust_remote_code=config.trust_remote_code, **options
+        )
 
 
 @contextmanager

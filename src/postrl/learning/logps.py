@@ -61,16 +61,8 @@ class _ChunkedLogProbs(torch.autograd.Function):
         if not ctx.train_entropy:
             grad_entropy_N = entropy_N  # not read
         grad_hidden = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
-        grad_weight = (
-            torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device)
-            if ctx.needs_input_grad[1]
-            else None
-        )
-        grad_bias = (
-            torch.zeros(bias_V.shape, dtype=torch.float32, device=weight_VD.device)
-            if bias_V is not None and ctx.needs_input_grad[2]
-            else None
-        )
+        grad_weight = torch.zeros_like(weight_VD, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias_V, dtype=torch.float32) if ctx.needs_input_grad[2] else None
         start = 0
         rows = _chunks(weight_VD.shape[0], hidden_ND, targets_N, lse_N, grad_N, entropy_N, grad_entropy_N)
         for (h, y, lse, g, entropy, g_entropy), only in zip(rows, _parts(ctx.support, weight_VD)):
@@ -102,7 +94,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
         return (
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight_VD.dtype),
-            None if grad_bias is None or bias_V is None else grad_bias.to(bias_V.dtype),
+            None if grad_bias is None else grad_bias.to(bias_V.dtype),
             *[None] * 5,
         )
 

@@ -11,6 +11,9 @@ from postrl.errors import PostrlError
 from postrl.learning.sharding import whole
 from postrl.models.adapter import Adapter
 
+TIED = {"lm_head", "embed_out", "embed_tokens", "wte", "embed_in"}
+"""Names of heads and embeddings that may share a weight."""
+
 
 def merged_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Every weight of a transformers model with its name there, on its device (a collective).
@@ -77,11 +80,8 @@ def merged_model(model: Any, adapter: Adapter) -> Any:
 
 def _resize(model: Any, weights: dict[str, Any]) -> None:
     """Rows for the tokens that were added before the adapter was trained: it holds the embedding then."""
-    rows = [
-        w.shape[0]
-        for name, w in weights.items()
-        if name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight"))
-    ]
+    ends = ("embed_tokens.weight", "lm_head.weight", "wte.weight")
+    rows = [weight.shape[0] for name, weight in weights.items() if name.endswith(ends)]
     if rows and max(rows) != model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(max(rows), mean_resizing=False)
 
@@ -97,13 +97,7 @@ def untie(model: Any, names: Iterable[str], peft_config: Any) -> None:
     if getattr(peft_config, "ensure_weight_tying", False):
         return
     layers = [name for name in names if "trainable_tokens" not in name]  # those peft keeps alike in both
-    if {part for name in layers for part in name.split(".")} & {
-        "lm_head",
-        "embed_out",
-        "embed_tokens",
-        "wte",
-        "embed_in",
-    }:
+    if {part for name in layers for part in name.split(".")} & TIED:
         head.weight = torch.nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
         model.config.get_text_config().tie_word_embeddings = False
         model.config.tie_word_embeddings = False

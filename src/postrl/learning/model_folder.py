@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from postrl.learning.loading import make_savable
+from postrl.learning.loading import make_savable, save_generation
 from postrl.models.adapter import write_own_name
 from postrl.models.packaged import PACKAGED, packaged_model
 
@@ -33,12 +33,11 @@ def write_model_folder(
     """
     adapted = hasattr(model, "disable_adapter")
     causal_lm = model.get_base_model() if adapted else model
-    make_savable(generation := getattr(causal_lm, "generation_config", None))
     if not adapted:
+        make_savable(getattr(causal_lm, "generation_config", None))
         causal_lm.save_pretrained(folder, state_dict=state)
     else:
-        if generation is not None:
-            generation.save_pretrained(folder)
+        save_generation(causal_lm, folder)
         _save_adapter(model, state, folder, config)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)

@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from postrl.learning.attention import replace_sdpa
 from postrl.learning.body import Body, evaluating
-from postrl.learning.collate import Prefix, collate
+from postrl.learning.collate import Prefix, collate, padded_right
 from postrl.learning.microbatch import Packing
-from postrl.learning.passes import Passes
+from postrl.learning.passes import Passes, replace_sdpa
 from postrl.types import Batch, Rollout
 
 GROUPED = "postrl_cpu"
@@ -81,15 +80,7 @@ def use_grouped(model: Any) -> None:
 
 
 def grouped_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    **kwargs: Any,
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention; query [b, H, S, d], key and value [b, K, L, d], H a multiple of K.
 
@@ -100,15 +91,13 @@ def grouped_attention(
     batch, heads, length, width = query.shape
     groups = heads // key.shape[1]
     if groups == 1 or (attention_mask is None and length > 1) or kwargs.get("position_bias") is not None:
-        out: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs
-        )
+        out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
         return out
     folded = query.reshape(batch, key.shape[1], groups * length, width)
     if attention_mask is not None and length > 1:
         attention_mask = attention_mask.repeat(1, 1, groups, 1)
     attended = torch.nn.functional.scaled_dot_product_attention(
-        folded, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+        folded, key, value, attn_mask=attention_mask, dropout_p=kwargs.get("dropout", 0.0), scale=kwargs.get("scaling")
     )
     return attended.reshape(batch, heads, length, width).transpose(1, 2).contiguous(), None
 
@@ -159,20 +148,15 @@ def collate_shared(
     """
     prompts: dict[tuple[int, ...], int] = {}
     owner = [prompts.setdefault(tuple(r.prompt_ids), len(prompts)) for r in rollouts]
-    lengths = [len(prompt) - 1 for prompt in prompts]
-    prefix_ids = torch.zeros(len(prompts), max(lengths), dtype=torch.long)
-    for i, prompt in enumerate(prompts):
-        prefix_ids[i, : lengths[i]] = torch.tensor(prompt[:-1], dtype=torch.long)
-    width = max(len(r.completion_ids) for r in rollouts)
-    input_ids = torch.zeros(len(rollouts), width, dtype=torch.long)
-    following = torch.zeros(len(rollouts), width, dtype=torch.long)
-    for i, rollout in enumerate(rollouts):
-        n = len(rollout.completion_ids)
-        following[i, :n] = torch.tensor(rollout.completion_ids)
-        input_ids[i, :n] = torch.tensor([rollout.prompt_ids[-1], *rollout.completion_ids[:-1]])
-    place = mask_BT[:, :width].cpu()
-    prefix = SharedPrompts(prefix_ids, torch.tensor(lengths), torch.tensor(owner))
-    return input_ids, place, following[place], place, prefix
+    shared = SharedPrompts(
+        ids_PL=padded_right([prompt[:-1] for prompt in prompts]),
+        lengths_P=torch.tensor([len(prompt) - 1 for prompt in prompts]),
+        owner_b=torch.tensor(owner),
+    )
+    input_ids = padded_right([[r.prompt_ids[-1], *r.completion_ids][:-1] for r in rollouts])
+    following = padded_right([r.completion_ids for r in rollouts])
+    place = mask_BT[:, : following.shape[1]].cpu()
+    return input_ids, place, following[place], place, shared
 
 
 def shared_packing(prompts: Sequence[int], completions: Sequence[int], groups: Sequence[int]) -> Packing:
@@ -201,10 +185,8 @@ def can_share_prompts(body: Body) -> bool:
     window = getattr(config, "sliding_window", None) or getattr(config, "window_size", None)
     if not _attends_fully(config) or (window and getattr(config, "use_sliding_window", True)):
         return False
-    return not body.transformer.is_gradient_checkpointing and _sharing_changes_nothing(body)
-
-
-def _sharing_changes_nothing(body: Body) -> bool:
+    if body.transformer.is_gradient_checkpointing:
+        return False
     lengths = ((2, 3), (2, 1), (5, 2))  # of prompt and completion: the first prompt is padded, and read for two rows
     rows = [Rollout("", i, [*range(1, p + 1)], [*range(7, 7 + n)], [], [], "stop") for i, (p, n) in enumerate(lengths)]
     mask = torch.tensor([[t < len(row.completion_ids) for t in range(3)] for row in rows])

@@ -22,6 +22,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
+from postrl.errors import PostrlError
+
 TABLE = ".metadata"
 CLASSES = {
     metadata.__name__: {
@@ -95,3 +97,30 @@ def _plainly(error: pickle.UnpicklingError) -> Exception:
     """torch's long advice, which ends with how to let the file run code, in a few words."""
     found = FOREIGN.search(str(error))
     return NamesCode(found[1]) if found else pickle.UnpicklingError("it does not hold plain data")
+
+
+def unreadable(path: Path, error: BaseException, hint: str) -> PostrlError:
+    """The error about a checkpoint that is damaged, of another model, or no checkpoint of ours at all."""
+    cause = _innermost(error)
+    if isinstance(cause, NamesCode):
+        return PostrlError(
+            f"checkpoint {path} is refused: {cause}, which could run code, and a checkpoint holds numbers alone; nothing of it was run",
+            hint="someone has changed it after it was saved: delete it to use the one before, and ask where it comes from",
+        )
+    return PostrlError(f"checkpoint {path} cannot be read into this model: {in_one_line(error)}", hint=hint)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What went wrong first, on the rank where it did."""
+    failures = getattr(error, "failures", None)
+    if failures:
+        error = next(iter(failures.values()))[0]
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def in_one_line(error: BaseException) -> str:
+    """What went wrong first, in one line."""
+    first = _innermost(error)
+    return (str(first).strip().splitlines() or [type(first).__name__])[0]

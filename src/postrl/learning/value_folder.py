@@ -26,22 +26,20 @@ def save_value_model(folder: Path, config: Any, body: dict[str, Tensor], head_1D
     Raises:
         OSError, SafetensorError: the disk is full or not writable.
     """
-    for mapping in _classifiers():
+    from transformers import (
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+        AutoModel,
+    )
+
+    for mapping in (MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING):
         if type(config) in mapping and (model := _classifier(mapping[type(config)], config, body, head_1D)):
             model.save_pretrained(folder)
             return
-    from transformers import AutoModel
-
     model = _empty(AutoModel.from_config, config, body)
     model.load_state_dict(body, assign=True)
     model.save_pretrained(folder)
     save_file({"head.weight": head_1D.contiguous()}, folder / HEAD)
-
-
-def _classifiers() -> tuple[Any, Any]:
-    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
-
-    return MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 
 def _classifier(kind: Any, config: Any, body: dict[str, Tensor], head_1D: Tensor) -> Any:

@@ -14,32 +14,20 @@ from typing import Any
 
 from postrl.errors import UsageError
 from postrl.host.hub import hub_is_reachable
-from postrl.models.folder import ADAPTER_CONFIG, AGAIN, CONFIG, has_weights, read_json
-from postrl.models.weights import damage
+from postrl.models.folder import ADAPTER_CONFIG, AGAIN, CONFIG, has_weights, is_path, read_json
+from postrl.models.weights import damage, tensors
 
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 OWN_NAME = "postrl.json"
 NOT_PLAIN_LORA = ("use_dora", "lora_bias", "modules_to_save", "target_parameters", "trainable_token_indices")
 """Fields of peft.LoraConfig that train more than the two factors of a linear layer."""
 FILES = [
-    "adapter_config.json",
-    "adapter_model.*",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "*.jinja",
-    "vocab*",
-    "merges.txt",
-]
+    "adapter_config.json", "adapter_model.*", "tokenizer*", "special_tokens_map.json", "*.jinja", "vocab*", "merges.txt",
+]  # fmt: skip
 """What is taken from the hub for an adapter."""
 OF_PROMPTS = (
-    "PROMPT_TUNING",
-    "MULTITASK_PROMPT_TUNING",
-    "P_TUNING",
-    "PREFIX_TUNING",
-    "ADAPTION_PROMPT",
-    "CPT",
-    "CARTRIDGE",
-)
+    "PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "CPT", "CARTRIDGE",
+)  # fmt: skip
 """Kinds of adapters that add to the prompt and not to the weights: they cannot be merged."""
 
 
@@ -132,7 +120,7 @@ def _on_hub(name: str, revision: str | None) -> Path | None:
     from huggingface_hub import hf_hub_download, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if "/" not in name or is_path(name):
         return None
     try:
         if isinstance(try_to_load_from_cache(name, CONFIG, revision=revision), str):
@@ -181,8 +169,6 @@ def check_trainable(adapter: Adapter) -> None:
 
 def more_than_factors(adapter: Adapter) -> str:
     """The first of its tensors that is no factor of a LoRA or a bias; empty: there is none, or it is no safetensors file."""
-    from postrl.models.weights import tensors
-
     path = adapter.folder / ADAPTER_WEIGHTS[0]
     names = tensors(path) if path.exists() else {}
     return next((name for name in names if "lora_" not in name and not name.endswith(".bias")), "")
@@ -217,8 +203,7 @@ def base_of(adapter: Adapter) -> str:
     base, give = adapter.base, f"say where it is: --model FOLDER --adapter {adapter.name}"
     if not base:
         raise UsageError(f"the adapter {adapter.name} does not say which model it belongs to", hint=give)
-    written = base.startswith((".", "/", "~")) or base.count("/") > 1
-    if written and not Path(base).expanduser().is_dir():
+    if is_path(base) and not Path(base).expanduser().is_dir():
         raise UsageError(f"the adapter {adapter.name} belongs to the model {base}, which is not here", hint=give)
     return base
 

@@ -75,9 +75,14 @@ def check_model_path(name: str, flag: str, **wanted: bool) -> bool:
         raise UsageError(
             f"the model {name} is a file, expected a folder or a hub id", hint="give the folder it lies in"
         )
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+    if is_path(name):
         raise UsageError(f"there is no model folder {name}", hint=f"check the path given with {flag}")
     return False
+
+
+def is_path(name: str) -> bool:
+    """Whether the name of a model can only be a path, and no hub id."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
 
 
 def has_weights(folder: Path) -> bool:

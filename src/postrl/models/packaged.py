@@ -148,15 +148,11 @@ def _explained(target: Path) -> Iterator[None]:
     except Exception as error:  # safetensors has an exception of its own for a full disk
         full = any(os.strerror(number) in str(error) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
         if full or (isinstance(error, OSError) and error.errno is not None):  # transformers raises OSErrors without one
-            raise _unwritable(target, error) from error
+            raise PostrlError(
+                f"the converted model cannot be written to {target}: {getattr(error, 'strerror', None) or error}",
+                hint="make room there, or set XDG_CACHE_HOME to a folder on another disk that can be written",
+            ) from error
         raise
-
-
-def _unwritable(target: Path, error: Exception) -> PostrlError:
-    return PostrlError(
-        f"the converted model cannot be written to {target}: {getattr(error, 'strerror', None) or error}",
-        hint="make room there, or set XDG_CACHE_HOME to a folder on another disk that can be written",
-    )
 
 
 def _check_room(folder: Path, model: Any) -> None:

@@ -15,6 +15,12 @@ NOT_OURS = -1
 MISSING_LOGP = -9999.0
 """vLLM's stand-in for a log-probability that is NaN, -inf or absent."""
 
+GENERATE = "/inference/v1/generate"
+MODELS = "/v1/models"
+LOAD_ADAPTER = "/v1/load_lora_adapter"
+RUNTIME_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+"""Variable of a server that opens the routes for adapters."""
+
 ADAPTER_PREFIX = "policy-"
 
 
@@ -75,6 +81,12 @@ def sampling_params(
     return sampling
 
 
+def request_body(token_ids: Sequence[int], sampling: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """What /inference/v1/generate is asked; of `others`, what is not empty."""
+    others = {name: value for name, value in others.items() if value}
+    return {"token_ids": list(token_ids), "sampling_params": sampling, **others}
+
+
 def parse_version(text: str | int) -> int:
     """The weight version that vLLM reports as text; -1 for what is no plain number, such as "default"."""
     return int(text) if str(text).isdecimal() else NOT_OURS
@@ -131,3 +143,20 @@ def parse_metrics(text: str) -> ServerMetrics:
         running=total("vllm:num_requests_running"),
         waiting=total("vllm:num_requests_waiting"),
     )
+
+
+def way_out(route: str, status: int) -> str:
+    if status == 401:
+        return "set POSTRL_SERVER_TOKEN to the token that the server was started with"
+    if status in (403, 404) and route == GENERATE:
+        return "start the server with --enable-scale-out"
+    if status == 404 and route == LOAD_ADAPTER:
+        return f"start the server with --enable-lora, and {RUNTIME_ADAPTERS}=True in its environment"
+    if status == 404:
+        return "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
+    return ""
+
+
+def excerpt(text: str, length: int = 600) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[:length]}..."

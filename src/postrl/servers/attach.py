@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from postrl.errors import ServerError, WaitTimeout
-from postrl.servers.api import NOT_OURS
-from postrl.servers.client import RUNTIME_ADAPTERS, VLLMServer
+from postrl.servers.api import NOT_OURS, RUNTIME_ADAPTERS
+from postrl.servers.client import VLLMServer
 
 T = TypeVar("T")
 

@@ -26,13 +26,19 @@ import httpx
 
 from postrl.errors import RequestRefused, ServerError, WaitTimeout
 from postrl.servers.api import (
+    GENERATE,
+    LOAD_ADAPTER,
+    MODELS,
     Completion,
     ServerMetrics,
+    excerpt,
     parse_completion,
     parse_logp,
     parse_metrics,
     parse_version,
+    request_body,
     sampling_params,
+    way_out,
 )
 
 PauseMode = Literal["keep", "wait", "abort"]
@@ -42,12 +48,6 @@ PASSING = (408, 425, 429)
 """Statuses of a client's error that pass: too slow, too early, too many."""
 UNKNOWN_MODEL = "NotFoundError"
 """In vLLM's answer to a request for a model or adapter that it does not have; a route that is not there says otherwise."""
-
-GENERATE = "/inference/v1/generate"
-MODELS = "/v1/models"
-LOAD_ADAPTER = "/v1/load_lora_adapter"
-RUNTIME_ADAPTERS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
-"""Variable of a server that opens the routes for adapters."""
 
 
 def generation_client() -> httpx.AsyncClient:
@@ -111,23 +111,17 @@ class VLLMServer:
         except httpx.HTTPError:
             return False
 
-    def wait_until_healthy(self, deadline_s: float, alive: Callable[[], bool] | None = None) -> None:
-        """Wait until `health()`.
-
-        Args:
-            deadline_s: seconds to wait at most.
-            alive: called between the tries; False (or an error of its own) ends the wait, because the process is gone.
+    def wait_until_healthy(self, deadline_s: float) -> None:
+        """Wait until `health()`, for `deadline_s` seconds at most.
 
         Raises:
             WaitTimeout: not healthy within the deadline.
-            ServerError: `alive` said no, or the run has given the server up.
+            ServerError: the run has given the server up.
         """
         end = time.monotonic() + deadline_s
         while not self.health():
             if reason := self.lost:
                 raise ServerError(f"{self.url} was given up: {reason}")
-            if alive is not None and not alive():
-                raise ServerError(f"{self.url}: the server's process ended before it answered", hint="see its log")
             if time.monotonic() > end:
                 raise WaitTimeout(f"{self.url}/health did not answer with 200 within {deadline_s:g} s")
             time.sleep(0.2)
@@ -242,8 +236,7 @@ class VLLMServer:
             ServerError: the server is gone, failed, or answered something else than a completion.
         """
         sampling = sampling_params(seed, temperature, max_tokens, stop, stop_token_ids)
-        body: dict[str, Any] = {"token_ids": list(prompt_ids), "sampling_params": sampling}
-        body |= {key: value for key, value in (("model", model), ("cache_salt", cache_salt)) if value}
+        body = request_body(prompt_ids, sampling, model=model, cache_salt=cache_salt)
         try:
             async with asyncio.timeout(timeout):
                 response = await client.post(self.url + GENERATE, json=body, headers=self._headers)
@@ -271,8 +264,7 @@ class VLLMServer:
         if not 1 <= start < len(token_ids):
             raise ValueError(f"start is {start}, expected 1 to {len(token_ids) - 1}")
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
-        body: dict[str, Any] = {"token_ids": list(token_ids), "sampling_params": sampling}
-        body |= ({"model": model} if model else {}) | ({"priority": -1} if self.prioritises else {})
+        body = request_body(token_ids, sampling, model=model, priority=-1 if self.prioritises else None)
 
         def parse(answer: Any) -> list[float]:
             rows = answer["prompt_logprobs"]
@@ -284,7 +276,7 @@ class VLLMServer:
 
     def probe(self) -> None:
         """Generate one token. Raises ServerError when it comes without log-probs or weight versions."""
-        body = {"token_ids": [0], "sampling_params": sampling_params(seed=0, temperature=1.0, max_tokens=1)}
+        body = request_body([0], sampling_params(seed=0, temperature=1.0, max_tokens=1))
         completion = self._parse(GENERATE, self._send("POST", GENERATE, json=body, timeout=120), parse_completion)
         if not completion.version_spans or any(math.isnan(logp) for logp in completion.logps):
             raise ServerError(f"a probe request came back without log-probs or weight versions: {completion}")
@@ -329,20 +321,3 @@ class VLLMServer:
         if isinstance(error, TimeoutError | httpx.TimeoutException):
             return WaitTimeout(f"{self.url}{route} did not answer within {timeout:g} s")
         return ServerError(f"{self.url}{route} cannot be reached ({type(error).__name__}: {error})")
-
-
-def way_out(route: str, status: int) -> str:
-    if status == 401:
-        return "set POSTRL_SERVER_TOKEN to the token that the server was started with"
-    if status in (403, 404) and route == GENERATE:
-        return "start the server with --enable-scale-out"
-    if status == 404 and route == LOAD_ADAPTER:
-        return f"start the server with --enable-lora, and {RUNTIME_ADAPTERS}=True in its environment"
-    if status == 404:
-        return "start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
-    return ""
-
-
-def excerpt(text: str, length: int = 600) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[:length]}..."

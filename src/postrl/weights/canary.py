@@ -2,35 +2,19 @@
 
 A server can say the right version, generate fluently and be wrong (a packed LM head left at old weights, half an
 update, another run's push). Only log-probs show it. The learner and every server score the same fixed texts after each
-push, and the *change* of the server's log-probs is compared with the change of the learner's. What the trainer does:
+push, and the *change* of the server's log-probs is compared with the change of the learner's. What the trainer does
+(`postrl.weights.sync.ServerSync`), with fixed texts of 16 to 64 scored tokens each:
 
-    canary = Canary(pairs, servers)                    # pairs: a few (token_ids, start) with 16 to 64 scored tokens each
+- `calibrate` after push 0: the noise between learner and sampler;
+- once, before the first rollout, push weights under a `perturbation`, the smallest whose log-probs are `visible`, under a
+  version that is nobody's, and `check` with `every_tensor`; then push 0 again, and `check`;
+- `check` after the push of each version.
 
-    push(weights, version=0)
-    learner = learner_logps(pairs)                     # on all ranks; at temperature 1, like `VLLMServer.score`
-    canary.calibrate(learner, canary.scores(), canary.checksums())     # the noise between learner and sampler
-
-    for size in PERTURBATIONS:                         # once per run, before the first rollout
-        with perturbation(model.parameters(), size):   # on all ranks
-            moved = learner_logps(pairs)
-            if canary.visible(moved):                  # decided on rank 0, told to the others
-                push(weights, version=NOT_OURS)        # no rollout may count as ours meanwhile
-                canary.check(NOT_OURS, moved, canary.scores(), canary.checksums(), every_tensor=True)
-                break
-    push(weights, version=0)
-    canary.check(0, learner, canary.scores(), canary.checksums())
-
-    for version in 1, 2, ...:                          # after each update
-        push(weights, version)
-        canary.check(version, learner_logps(pairs), canary.scores())
-
-`learner_logps` must see the weights as the servers got them, rounded to their dtype: a learner that computes in that
-dtype does, another one wraps the forward pass in `as_pushed(model.parameters(), dtype)`.
-
-Small updates move log-probs less than the noise of bfloat16, so the checks of single versions mean much in float32 and
-little in bfloat16; the perturbed push is what proves a bfloat16 server, and the comparison with push 0 what notices a
-drift. Checksums read all weights of a server (about a second per GB), so they are asked for once.
-They must all change with the perturbed push, and be those of the first push 0 after the second.
+The learner must see the weights as the servers got them, so both compute in the same dtype. Small updates move log-probs less
+than the noise of bfloat16: the checks of single versions mean much in float32 and little in bfloat16; the perturbed push is
+what proves a bfloat16 server, and the comparison with push 0 what notices a drift. Checksums read all weights of a server
+(about a second per GB), so they are asked for once. They must all change with the perturbed push, and be those of the first
+push 0 after the second.
 
 LoRA adapters are checked the same way under the names they are loaded by (`scores(version, model=...)`); only the
 adapter's parameters are perturbed. They have no checksums: vLLM sums up the parameters of the model, and those stay.
@@ -40,7 +24,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -294,34 +278,6 @@ def perturbation(parameters: Iterable[torch.nn.Parameter], size: float, seed: in
     """
     import torch
 
-    def perturb(tensor: torch.Tensor, i: int) -> torch.Tensor:
-        generator = torch.Generator(device=tensor.device).manual_seed(seed + i)
-        noise = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
-        scale = tensor.float().square().mean().sqrt()
-        # A bias that is still zero has no size of its own.
-        return tensor + (size * noise * torch.where(scale > 0, scale, 1.0)).to(tensor.dtype)
-
-    with _changed(parameters, perturb):
-        yield
-
-
-@contextmanager
-def as_pushed(parameters: Iterable[torch.nn.Parameter], dtype: str) -> Iterator[None]:
-    """Inside, every parameter has the values that a push in `dtype` gives to the servers; afterwards as before.
-
-    For a learner that computes in float32 beside servers in bfloat16. A small update of a weight is lost in rounding
-    or made larger by it, so the servers rightly move otherwise than the unrounded weights do.
-    """
-    import torch
-
-    with _changed(parameters, lambda tensor, _: tensor.to(getattr(torch, dtype))):
-        yield
-
-
-@contextmanager
-def _changed(
-    parameters: Iterable[torch.nn.Parameter], change: Callable[[torch.Tensor, int], torch.Tensor]
-) -> Iterator[None]:
     def local(parameter: torch.nn.Parameter) -> torch.Tensor:
         tensor = parameter.detach()
         return tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -330,7 +286,11 @@ def _changed(
     saved = [tensor.to("cpu", copy=True) for tensor in tensors]
     try:
         for i, tensor in enumerate(tensors):
-            tensor.copy_(change(tensor, i))
+            generator = torch.Generator(device=tensor.device).manual_seed(seed + i)
+            noise = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
+            scale = tensor.float().square().mean().sqrt()
+            # A bias that is still zero has no size of its own.
+            tensor.add_((size * noise * torch.where(scale > 0, scale, 1.0)).to(tensor.dtype))
         yield
     finally:
         for tensor, original in zip(tensors, saved, strict=True):

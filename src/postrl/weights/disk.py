@@ -18,9 +18,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ from postrl.errors import PostrlError, ServerError, WaitTimeout
 from postrl.host.whole import whole_file, write_whole
 from postrl.servers.client import VLLMServer
 from postrl.servers.lost import server_file
-from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each, swap_weights
+from postrl.weights.transport import NamedTensors, Pause, on_each, swap_weights
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +41,18 @@ MARGIN = 64 << 20
 
 
 class DiskTransport:
-    """Publishes weights to `servers` through files.
+    """Publishes weights to `servers` through files that a pointer names: all weights, in one file a version.
 
     Args:
         servers: all samplers of the run, on this host or with the same folder mounted.
         folder: RUN/weights; made if it is missing.
         dtype: the servers' dtype, "float32" or "bfloat16"; weights are converted before they are written.
         server_deadline: seconds to wait for a server that is down (its owner restarts it).
-        push_timeout: seconds one server may take to load the weights.
+        push_timeout: seconds one server may take to load what is pushed.
         pause: what becomes of requests in flight.
     """
+
+    name, what = NAME, "weights"
 
     def __init__(
         self,
@@ -63,82 +64,90 @@ class DiskTransport:
         push_timeout: float = 600.0,
         pause: Pause | None = None,
     ) -> None:
-        self.pause = pause
         self.servers = list(servers)
         self.folder = Path(folder).absolute()  # what is published is found again by its whole path
-        self.dtype = dtype
-        self.server_deadline = server_deadline
-        self.push_timeout = push_timeout
+        self.dtype, self.pause = dtype, pause
+        self.server_deadline, self.push_timeout = server_deadline, push_timeout
+        self.published: dict[int, Path] = {}
+        """Versions that the servers hold, and where they lie."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def push(self, tensors: NamedTensors, version: int) -> PushReport:
+    def push(self, tensors: NamedTensors, version: int) -> None:
         """See `WeightTransport.push`. All of `tensors` is taken before anything can fail, so other ranks do not hang.
 
         Memory: on CPUs, tensors that already have the servers' dtype are not copied; others are, all at once.
         """
-        start = time.monotonic()
         weights = host_tensors(tensors, self.dtype)
-        nbytes = sum(tensor.nbytes for tensor in weights.values())
-        path = self.write(weights, version, roomy_folder(self.folder, nbytes))
+        path = self.write(weights, version, roomy_folder(self.folder, sum(t.nbytes for t in weights.values())))
         del weights
-        write_pointer(self.folder, {"transport": NAME, "version": version, "path": str(path)})
-        on_each(self.servers, lambda server: self.deliver(server, path, version))
-        delete_all_but(self.folder, [path])
-        return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
+        self.published = {v: at for v, at in self.published.items() if self.needed(v, version)} | {version: path}
+        latest = {"transport": self.name, "version": version, **self.pointer(version)}
+        write_whole(self.folder / POINTER, json.dumps(latest))
+        on_each(self.servers, lambda server: self.deliver(server, latest))
+        delete_all_but(self.folder, self.published.values())
 
-    def deliver(self, server: VLLMServer, path: Path, version: int) -> None:
-        """Bring one server to the weights in `path`; see `deliver`."""
-        latest = {"version": version, "path": str(path)}
-        load = partial(restore, server, latest, self.push_timeout, self.pause)
-        deliver(self.folder, server, self.server_deadline, load)
+    def write(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
+        """The weights in a new file, or folder, in `folder`."""
+        try:
+            return self.save(weights, version, folder)
+        except Exception as error:
+            raise ServerError(
+                f"the {self.what} of version {version} cannot be written to {folder}: {error}",
+                hint="free some space, or move the run with --output-dir",
+            ) from error
+
+    def deliver(self, server: VLLMServer, latest: dict[str, Any]) -> None:
+        """Load what the pointer names while nobody else updates the server. One that is down, or goes down on the way, is
+        waited for, unless the run gives it up.
+
+        Raises:
+            PostrlError: what went wrong on a server that answers, or when `server_deadline` seconds have passed.
+        """
+        end = time.monotonic() + self.server_deadline
+        while True:
+            server.wait_until_healthy(max(0.0, end - time.monotonic()))
+            try:
+                with server_lock(self.folder, server, self.server_deadline):
+                    self.load(server, latest)
+                return
+            except PostrlError:
+                # A server that answers is broken, one that does not is being restarted; a dying one may answer once more.
+                time.sleep(1.0)
+                if server.health() or time.monotonic() > end:
+                    raise
 
     def close(self) -> None:
         """Delete the files; servers keep what they have loaded."""
         remove_weights(self.folder)
 
-    # -- files -------------------------------------------------------------------------------------------------------
+    # -- what an adapter does otherwise ----------------------------------------------------------------------------------
 
-    def write(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
-        """A new file in `folder`, there under its name only when it is complete."""
+    def save(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
+        """A new file, there under its name only when it is complete."""
         from safetensors.torch import save_file
 
         path = folder / f"{PREFIX}{version:06d}-{secrets.token_hex(4)}.safetensors"
-        try:
-            with whole_file(path) as part:
-                save_file(weights, part)
-        except Exception as error:
-            raise ServerError(
-                f"the weights of version {version} cannot be written to {folder}: {error}",
-                hint="free some space, or move the run with --output-dir",
-            ) from error
+        with whole_file(path) as part:
+            save_file(weights, part)
         return path
+
+    def needed(self, version: int, newest: int) -> bool:
+        """Whether an older version is still needed once `newest` is there."""
+        return False
+
+    def pointer(self, version: int) -> dict[str, Any]:
+        """Where a published version is found."""
+        return {"path": str(self.published[version])}
+
+    def load(self, server: VLLMServer, latest: dict[str, Any]) -> None:
+        """Bring a server to what a pointer names."""
+        restore(server, latest, self.push_timeout, self.pause)
 
 
 def restore(server: VLLMServer, latest: dict[str, Any], timeout: float, pause: Pause | None = None) -> None:
     """Load the version that a pointer names; it has `timeout` seconds. See `swap_weights`."""
     info = {"path": latest["path"]}
     swap_weights(server, latest["version"], lambda: server.update_weights(info, timeout), pause)
-
-
-def deliver(folder: Path, server: VLLMServer, deadline_s: float, load: Callable[[], None]) -> None:
-    """Run `load` while nobody else updates the server. One that is down, or goes down on the way, is waited for, unless
-    the run gives it up.
-
-    Raises:
-        PostrlError: what `load` raised on a server that answers, or when `deadline_s` seconds have passed.
-    """
-    end = time.monotonic() + deadline_s
-    while True:
-        server.wait_until_healthy(max(0.0, end - time.monotonic()))
-        try:
-            with server_lock(folder, server, deadline_s):
-                load()
-            return
-        except PostrlError:
-            # A server that answers is broken, one that does not is being restarted; a dying one may answer once more.
-            time.sleep(1.0)
-            if server.health() or time.monotonic() > end:
-                raise
 
 
 def host_tensors(tensors: NamedTensors, dtype: str) -> dict[str, torch.Tensor]:
@@ -170,11 +179,6 @@ def roomy_folder(folder: Path, nbytes: int) -> Path:
         f"and {SHARED_MEMORY} has less (in a container its default is 64 MB)",
         hint=f"free some, move the run with --output-dir, or enlarge {SHARED_MEMORY} (docker run --shm-size)",
     )
-
-
-def write_pointer(folder: Path, latest: dict[str, Any]) -> None:
-    """What a restarted server is brought to: the version, and the file or the adapters that hold it."""
-    write_whole(folder / POINTER, json.dumps(latest))
 
 
 def allowed_folders(folder: str | Path) -> str:

@@ -15,7 +15,6 @@ A folder lives as long as its name: vLLM reads an adapter again when others have
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.errors import PostrlError, ServerError
 from postrl.servers.api import ADAPTER_PREFIX, NOT_OURS, adapter_name
 from postrl.servers.client import VLLMServer
-from postrl.weights.disk import PREFIX, delete_all_but, deliver, host_tensors, roomy_folder, write_pointer
-from postrl.weights.transport import NamedTensors, PushReport, on_each
+from postrl.weights.disk import PREFIX, DiskTransport
 
 if TYPE_CHECKING:
     import torch
@@ -34,18 +32,16 @@ if TYPE_CHECKING:
 NAME = "lora"
 
 
-class LoraTransport:
-    """Publishes a LoRA adapter to `servers` under a new name for each version.
+class LoraTransport(DiskTransport):
+    """Publishes a LoRA adapter, whose tensors have the names of peft's files, under a new name for each version.
 
     Args:
-        servers: all samplers of the run, on this host or with the same folder mounted.
-        folder: RUN/weights; made if it is missing.
-        dtype: the servers' dtype, in which they compute with adapters, too.
         peft_config: the adapter's peft.LoraConfig.
         max_staleness: versions that a rollout may be behind; names that none can need any more are unloaded.
-        server_deadline: seconds to wait for a server that is down (its owner restarts it).
-        push_timeout: seconds one server may take to load an adapter.
+        servers, folder, dtype, times: as `DiskTransport`.
     """
+
+    name, what = NAME, "adapter"
 
     def __init__(
         self,
@@ -55,63 +51,33 @@ class LoraTransport:
         *,
         peft_config: Any,
         max_staleness: int = 0,
-        server_deadline: float = 900.0,
-        push_timeout: float = 600.0,
+        **times: Any,
     ) -> None:
-        self.servers = list(servers)
-        self.folder = Path(folder).absolute()
-        self.dtype = dtype
-        self.peft_config = peft_config
-        self.max_staleness = max_staleness
-        self.server_deadline = server_deadline
-        self.push_timeout = push_timeout
-        self.published: dict[int, Path] = {}
-        """Versions that the servers hold, and where they lie."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(servers, folder, dtype, **times)
+        self.peft_config, self.max_staleness = peft_config, max_staleness
 
-    def push(self, tensors: NamedTensors, version: int) -> PushReport:
-        """See `WeightTransport.push`. Weights that are no version (NOT_OURS, of the canary) go with the next push.
+    def save(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
+        """The adapter in peft's format, in a new folder of its own."""
+        from safetensors.torch import save_file
 
-        Args:
-            tensors: the adapter's, under the names of peft's files.
-        """
-        start = time.monotonic()
-        weights = host_tensors(tensors, self.dtype)
-        nbytes = sum(tensor.nbytes for tensor in weights.values())
-        path = self.write(weights, version, roomy_folder(self.folder, nbytes))
-        kept = {v: at for v, at in self.published.items() if version == NOT_OURS or self.needed(v, version)}
-        self.published = kept | {version: path}
-        adapters = {adapter_name(v): str(at) for v, at in self.published.items()}
-        write_pointer(self.folder, {"transport": NAME, "version": version, "adapters": adapters})
-        on_each(self.servers, lambda server: self.deliver(server, adapters))
-        delete_all_but(self.folder, self.published.values())
-        return PushReport(version, time.monotonic() - start, nbytes, str(path.parent))
+        path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{adapter_name(version)}-", dir=folder))
+        self.peft_config.save_pretrained(str(path))
+        save_file(weights, path / "adapter_model.safetensors", metadata={"format": "pt"})
+        return path
 
     def needed(self, version: int, newest: int) -> bool:
         """Whether a completion may still run under `version` once `newest` is there.
 
-        What is trained is at most max_staleness behind; one name more is kept for what is about to be given up.
+        What is trained is at most max_staleness behind; one name more is kept for what is about to be given up. Weights
+        that are no version (NOT_OURS, of the canary) take nobody's place, and go with the next push.
         """
-        return max(0, newest - self.max_staleness - 1) <= version <= newest
+        return newest == NOT_OURS or max(0, newest - self.max_staleness - 1) <= version <= newest
 
-    def deliver(self, server: VLLMServer, adapters: Mapping[str, str]) -> None:
-        """Bring one server to these adapters; see `postrl.weights.disk.deliver`."""
-        deliver(self.folder, server, self.server_deadline, lambda: serve_adapters(server, adapters, self.push_timeout))
+    def pointer(self, version: int) -> dict[str, Any]:
+        return {"adapters": {adapter_name(v): str(at) for v, at in self.published.items()}}
 
-    def write(self, weights: dict[str, torch.Tensor], version: int, folder: Path) -> Path:
-        """The adapter in peft's format, in a new folder of its own."""
-        from safetensors.torch import save_file
-
-        try:
-            path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{adapter_name(version)}-", dir=folder))
-            self.peft_config.save_pretrained(str(path))
-            save_file(weights, path / "adapter_model.safetensors", metadata={"format": "pt"})
-        except Exception as error:
-            raise ServerError(
-                f"the adapter of version {version} cannot be written to {folder}: {error}",
-                hint="free some space, or move the run with --output-dir",
-            ) from error
-        return path
+    def load(self, server: VLLMServer, latest: dict[str, Any]) -> None:
+        restore(server, latest, self.push_timeout)
 
     def close(self) -> None:
         """Unload the adapters, of which servers that go on would keep names without files, and delete the files."""
@@ -119,7 +85,7 @@ class LoraTransport:
             if server.health():
                 with suppress(PostrlError):  # it may end at this moment, with all that it holds
                     serve_adapters(server, {})
-        delete_all_but(self.folder, ())
+        super().close()
 
 
 def restore(server: VLLMServer, latest: dict[str, Any], timeout: float) -> None:

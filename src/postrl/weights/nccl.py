@@ -12,7 +12,6 @@ on the trainer's side.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from postrl.errors import PostrlError, ServerError, UsageError, WaitTimeout
 from postrl.run.waiting import in_thread
 from postrl.servers.client import VLLMServer
 from postrl.servers.lost import in_use
-from postrl.weights.transport import NamedTensors, Pause, PushReport, on_each
+from postrl.weights.transport import NamedTensors, Pause, on_each
 
 if TYPE_CHECKING:
     import torch
@@ -116,20 +115,17 @@ class NcclTransport:
         self._device = torch.cuda.current_device()
         self._groups: dict[str, tuple[str, Any]] = {}  # by server: which start of it joined, the communicator
 
-    def push(self, tensors: NamedTensors, version: int) -> PushReport:
+    def push(self, tensors: NamedTensors, version: int) -> None:
         """See `WeightTransport.push`. After a failure the servers are unusable, and so is this transport: a server that is
         lost in the middle of a push stops the run."""
-        start = time.monotonic()
         for server in self.servers:
             self.admit(server)
         self.servers = in_use(self.servers)
-        nbytes = 0
         on_each(self.servers, self.pause)
         try:
             on_each(self.servers, lambda server: server.start_weight_update())
             for chunk in chunks(tensors, self.dtype, self._device):
                 self.send(chunk)
-                nbytes += chunk.nbytes
             on_each(self.servers, lambda server: server.finish_weight_update(version))
         except PostrlError as error:
             raise ServerError(
@@ -140,7 +136,6 @@ class NcclTransport:
         for server in self.servers:
             if (found := server.weight_info()) != version:
                 raise ServerError(f"{server.url} says weight version {found} after a push of {version}")
-        return PushReport(version, time.monotonic() - start, nbytes, BACKEND)
 
     def send(self, chunk: _Chunk) -> None:
         """Broadcast one chunk to all servers while they are told what comes.

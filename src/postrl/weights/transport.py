@@ -22,17 +22,6 @@ NamedTensors = Iterable[tuple[str, "torch.Tensor"]]
 
 
 @dataclass(frozen=True, slots=True)
-class PushReport:
-    """How a push went."""
-
-    version: int
-    seconds: float
-    nbytes: int
-    medium: str
-    """Where the weights went through: a folder, or "nccl"."""
-
-
-@dataclass(frozen=True, slots=True)
 class Pause:
     """What happens to requests in flight while the weights change."""
 
@@ -60,7 +49,7 @@ class WeightTransport(Protocol):
     same time and throw them away.
     """
 
-    def push(self, tensors: NamedTensors, version: int) -> PushReport:
+    def push(self, tensors: NamedTensors, version: int) -> None:
         """Publish the weights; returns when every sampler serves that version.
 
         Raises:

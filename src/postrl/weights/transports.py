@@ -8,7 +8,7 @@ A new transport is its module in this folder and a row here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,26 +140,20 @@ def connect(
     Raises:
         ServerError: a foreign server that does not fit; all mismatches of all servers at once.
     """
-    servers = run_servers(connections, folder.weights)
-    if not connections.owned:
-        problems = [problem for server in servers for problem in _attach_problems(server, config, connections)]
-        if problems:
-            raise ServerError(
-                "the vLLM servers that run already do not fit this run:\n  " + "\n  ".join(problems),
-                hint="start them with `postrl serve` and the settings of this run (--print shows the command)",
-            )
+    row, servers = TRANSPORTS[connections.transport], run_servers(connections, folder.weights)
+    needs: dict[str, Any] = {
+        "backend": row.backend,
+        "adapters": (connections.adapter_rank, config.max_loras) if row.adapters else None,
+        "resumes": row.resumes,
+        "dtype": connections.server_dtype,
+        "max_model_len": config.max_prompt_length + config.max_completion_length,
+    }
+    foreign = [] if connections.owned else servers
+    if problems := [problem for server in foreign for problem in attach_problems(server, **needs)]:
+        raise ServerError(
+            "the vLLM servers that run already do not fit this run:\n  " + "\n  ".join(problems),
+            hint="start them with `postrl serve` and the settings of this run (--print shows the command)",
+        )
     deadline = config.server_start_timeout if connections.owned else 60.0
     ends = Ends(servers, config, folder.weights, connections.server_dtype, deadline, peft_config)
-    return TRANSPORTS[connections.transport].build(ends), servers
-
-
-def _attach_problems(server: VLLMServer, config: GRPOConfig, connections: Connections) -> Iterator[str]:
-    row = TRANSPORTS[connections.transport]
-    yield from attach_problems(
-        server,
-        backend=row.backend,
-        adapters=(connections.adapter_rank, config.max_loras) if row.adapters else None,
-        resumes=row.resumes,
-        dtype=connections.server_dtype,
-        max_model_len=config.max_prompt_length + config.max_completion_length,
-    )
+    return row.build(ends), servers
