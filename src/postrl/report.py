@@ -82,7 +82,7 @@ class Reporter:
         if s.ranks.is_main:
             s.folder.save_progress(s.first_step - 1, s.total_steps)
             for line in self._alarms.at_start():
-                s.folder.note(line)
+                s.note(line)
             self.callbacks.on_train_begin(s.total_steps, s.first_step - 1)
         if s.has_evaluation and s.first_step == 1:
             metrics = self.evaluate(0)

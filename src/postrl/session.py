@@ -210,7 +210,8 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         if source is not None:
             stack.callback(source.close)
             end_turns(model, stop_ids, source.turn_tokens)
-        steps, has_evaluation, rewards = _agree(config, ranks, source)
+        known = source and [total_steps(config, source), source.has_evaluation, source.rewards]
+        steps, has_evaluation, rewards = json.loads(ranks.broadcast(json.dumps(known).encode()))  # rank 0 has the data
         learner = build_learner(config, ranks, algorithm.needs, model, tokenizer, given.peft_config, steps)
         sync = _sync(config, connections, folder, learner, tokenizer, sampler)
         stack.callback(sync.close)
@@ -280,15 +281,6 @@ def _source(
         RolloutWorker, config, tokenizer, sampler, folder, given=given, stop_token_ids=stops, vocabulary=tokens
     )
     return LocalSource(worker, len(train.prompts))
-
-
-def _agree(config: GRPOConfig, ranks: Ranks, source: Source | None) -> tuple[int, bool, list[str] | None]:
-    """Rank 0 knows the data; the others learn from it: steps, whether there is an evaluation set, names of the rewards."""
-    mine = b""
-    if source is not None:
-        mine = json.dumps([total_steps(config, source), source.has_evaluation, source.rewards]).encode()
-    steps, has_evaluation, rewards = json.loads(ranks.broadcast(mine))
-    return steps, has_evaluation, rewards
 
 
 def _sync(

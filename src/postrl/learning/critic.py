@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn.functional import pad
 
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import UsageError
 from postrl.learning.collate import scatter
 from postrl.learning.loading import load_model, load_tokenizer, with_lora
 from postrl.learning.merging import merged_weights
+from postrl.learning.model_folder import saving
 from postrl.learning.optimizing import Optimizing
 from postrl.learning.sharding import Ranks, saved_state, whole
 from postrl.learning.value_folder import save_value_model
@@ -75,14 +75,9 @@ class Critic(Optimizing[ValueModel]):
         head_1D = whole(self.module.head.weight.detach())
         if not self.ranks.is_main:
             return
-        try:
+        with saving("the critic", folder):
             save_value_model(Path(folder), body.config, state, head_1D.cpu())
             tokenizer.save_pretrained(folder)
-        except (OSError, SafetensorError) as error:
-            raise PostrlError(
-                f"the critic could not be written to {folder}: {error}",
-                hint="free space, then continue with --resume: the last checkpoint holds the same weights",
-            ) from error
 
 
 def _one_token_longer(batch: Batch, end_B1: Tensor) -> Batch:

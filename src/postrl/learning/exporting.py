@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from postrl.config import GRPOConfig
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import UsageError
 from postrl.host.text import read_template
 from postrl.host.whole import whole_folder
 from postrl.learning.loading import explained, loaded
@@ -281,13 +281,8 @@ def _model_folder(target: Path) -> Iterator[Path]:
     Raises:
         PostrlError: the disk is full or not writable.
     """
-    from safetensors import SafetensorError
+    from postrl.learning.model_folder import saving
 
-    try:
-        with whole_folder(target) as folder:
-            yield folder
-    except (OSError, SafetensorError) as error:
-        raise PostrlError(
-            f"the model could not be written to {target}: {error}",
-            hint="free space, or choose another place with --output-dir; nothing was left behind",
-        ) from error
+    hint = "free space, or choose another place with --output-dir; nothing was left behind"
+    with saving("the model", target, hint), whole_folder(target) as folder:
+        yield folder

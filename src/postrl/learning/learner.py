@@ -9,16 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import UsageError
 from postrl.learning.body import evaluating
 from postrl.learning.collate import collate, scatter, support_of
 from postrl.learning.critic import Critic, critic_body
 from postrl.learning.loading import compute_dtype, starts_at_zero
 from postrl.learning.merging import merged_weights
-from postrl.learning.model_folder import write_model_folder
+from postrl.learning.model_folder import saving, write_model_folder
 from postrl.learning.optimizing import Optimizing
 from postrl.learning.policy import Policy
 from postrl.learning.sharding import Ranks, saved_state, shard, whole
@@ -181,13 +180,8 @@ class Learner(Optimizing[Policy]):
         state = saved_state(model, model.named_parameters(), self.ranks)
         if not self.ranks.is_main:
             return
-        try:
+        with saving("the model", folder):
             write_model_folder(folder, model, tokenizer, self.config, state)
-        except (OSError, SafetensorError) as error:
-            raise PostrlError(
-                f"the model could not be written to {folder}: {error}",
-                hint="free space, then continue with --resume: the last checkpoint holds the same weights",
-            ) from error
 
 
 @torch.no_grad()

@@ -4,11 +4,15 @@ way for the end of a run, a script's save_model and `postrl export`."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
+from postrl.errors import PostrlError
 from postrl.learning.loading import make_savable, save_generation
 from postrl.models.adapter import write_own_name
 from postrl.models.packaged import PACKAGED, packaged_model
@@ -29,7 +33,7 @@ def write_model_folder(
         state: the weights, whole, by name; default: as the model holds them.
 
     Raises:
-        OSError, SafetensorError: the disk is full or not writable.
+        OSError, SafetensorError: the disk is full or not writable; see `saving`.
     """
     adapted = hasattr(model, "disable_adapter")
     causal_lm = model.get_base_model() if adapted else model
@@ -66,3 +70,19 @@ def name_base(peft_config: Any, config: GRPOConfig) -> Any:
     elif config.model:
         named.base_model_name_or_path, named.revision = config.model, config.revision
     return named
+
+
+@contextmanager
+def saving(what: str, folder: str | Path, hint: str = "") -> Iterator[None]:
+    """A full disk or a folder without permission as one message.
+
+    Raises:
+        PostrlError: `what` cannot be written.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise PostrlError(
+            f"{what} could not be written to {folder}: {error}",
+            hint=hint or "free space, then continue with --resume: the last checkpoint holds the same weights",
+        ) from error
