@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from postrl.config import GRPOConfig
 from postrl.errors import RolloutError
 from postrl.simulation import clock
-from postrl.simulation.assumptions import Assumptions
+from postrl.simulation.assumptions import Assumptions, Speed
 from postrl.simulation.loop import Report, Split, simulate
-from postrl.simulation.sampler import SimulatedSampler, Speed
+from postrl.simulation.sampler import SimulatedSampler
 from simulated_worker import TimedRewards, rng, trained, worker
 
 BATCH, GROUP, LENGTH, PROMPT = 3, 2, 50, 10

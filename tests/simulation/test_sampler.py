@@ -11,7 +11,8 @@ import pytest
 
 from postrl.rollout.sampler import Request, Sampled, Sampling
 from postrl.simulation import clock
-from postrl.simulation.sampler import Lengths, SimulatedSampler, Speed
+from postrl.simulation.assumptions import Lengths, Speed
+from postrl.simulation.sampler import SimulatedSampler
 from postrl.types import VersionSpan
 
 ONE_A_SECOND = Speed(1.0)

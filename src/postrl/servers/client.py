@@ -129,8 +129,7 @@ class VLLMServer:
     def server_info(self) -> dict[str, Any]:
         """vLLM's configuration ("vllm_config"), its VLLM_ variables ("vllm_env") and the host's ("system_env")."""
         # The first call makes the server collect facts about its host, which takes seconds.
-        response = self._call("GET", "/server_info", params={"config_format": "json"}, timeout=120)
-        return self._parse("/server_info", response, lambda answer: dict(answer))
+        return self._ask("GET", "/server_info", dict, params={"config_format": "json"}, timeout=120)
 
     def world_size(self) -> int:
         """Number of worker processes: tensor x pipeline x data parallel."""
@@ -189,7 +188,7 @@ class VLLMServer:
         def parse(answer: Any) -> dict[str, str]:
             return {card["id"]: card["root"] for card in answer["data"] if card.get("parent")}
 
-        return self._parse(MODELS, self._call("GET", MODELS), parse)
+        return self._ask("GET", MODELS, parse)
 
     def load_adapter(self, name: str, path: str, timeout: float = 600.0) -> None:
         """Take an adapter in peft's format from `path`; what runs meanwhile goes on."""
@@ -215,7 +214,7 @@ class VLLMServer:
         model: str | None = None,
         cache_salt: str | None = None,
     ) -> Completion:
-        """One completion, sampled from the model's full distribution at `temperature`.
+        """One completion of the model's full distribution at `temperature`; to cancel the task cancels the request.
 
         Args:
             client: see `generation_client`.
@@ -227,8 +226,6 @@ class VLLMServer:
             timeout: seconds for the whole request, the wait in the server's queue included.
             model: name of a LoRA adapter; default: the served model.
             cache_salt: keys and values are shared only with requests of the same one.
-
-        Cancelling the task closes the connection, and the server drops the request.
 
         Raises:
             WaitTimeout: no answer in time.
@@ -242,7 +239,7 @@ class VLLMServer:
                 response = await client.post(self.url + GENERATE, json=body, headers=self._headers)
         except (TimeoutError, httpx.HTTPError) as error:
             raise self._failure(GENERATE, timeout, error) from error
-        return self._parse(GENERATE, response, parse_completion)
+        return self._parse(GENERATE, self._check(GENERATE, response), parse_completion)
 
     def score(
         self, token_ids: Sequence[int], start: int, timeout: float = 600.0, *, model: str | None = None
@@ -272,28 +269,29 @@ class VLLMServer:
                 raise ValueError(f"{len(rows)} prompt_logprobs for {len(token_ids)} tokens")
             return [parse_logp(rows[i][str(token_ids[i])]) for i in range(start, len(token_ids))]
 
-        return self._parse(GENERATE, self._send("POST", GENERATE, json=body, timeout=timeout), parse)
+        return self._ask("POST", GENERATE, parse, json=body, timeout=timeout)
 
     def probe(self) -> None:
         """Generate one token. Raises ServerError when it comes without log-probs or weight versions."""
         body = request_body([0], sampling_params(seed=0, temperature=1.0, max_tokens=1))
-        completion = self._parse(GENERATE, self._send("POST", GENERATE, json=body, timeout=120), parse_completion)
+        completion = self._ask("POST", GENERATE, parse_completion, json=body, timeout=120)
         if not completion.version_spans or any(math.isnan(logp) for logp in completion.logps):
             raise ServerError(f"a probe request came back without log-probs or weight versions: {completion}")
 
     # -- plumbing ----------------------------------------------------------------------------------------------------
 
-    def _send(self, method: str, route: str, *, timeout: float, **request: Any) -> httpx.Response:
+    def _call(self, method: str, route: str, *, timeout: float = 60.0, **request: Any) -> httpx.Response:
         try:
-            return self._client.request(method, route, timeout=timeout, **request)
+            response = self._client.request(method, route, timeout=timeout, **request)
         except httpx.HTTPError as error:
             raise self._failure(route, timeout, error) from error
+        return self._check(route, response)
 
-    def _call(self, method: str, route: str, *, timeout: float = 60.0, **request: Any) -> httpx.Response:
-        return self._check(route, self._send(method, route, timeout=timeout, **request))
+    def _ask(self, method: str, route: str, parse: Callable[[Any], T], **request: Any) -> T:
+        return self._parse(route, self._call(method, route, **request), parse)
 
     def _field(self, method: str, route: str, name: str, kind: type[T], **request: Any) -> T:
-        value = self._parse(route, self._call(method, route, **request), lambda answer: answer[name])
+        value = self._ask(method, route, lambda answer: answer[name], **request)
         if not isinstance(value, kind):
             raise ServerError(f"{self.url}{route} answered {name} = {value!r}, expected {kind.__name__}")
         return value
@@ -308,7 +306,6 @@ class VLLMServer:
         raise kind(message, hint=way_out(route, response.status_code))
 
     def _parse(self, route: str, response: httpx.Response, parse: Callable[[Any], T]) -> T:
-        self._check(route, response)
         try:
             return parse(response.json())
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:

@@ -10,15 +10,16 @@ Without better knowledge, speeds follow from the model's size P and the machine 
 from __future__ import annotations
 
 import math
+import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from statistics import NormalDist
 from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
 from postrl.models.weights import parameter_count
-from postrl.simulation.sampler import Lengths, Speed
 
 DEFAULT_SLOTS = 256
 """vLLM's max_num_seqs on GPUs of up to 80 GB."""
@@ -51,6 +52,70 @@ GPU = Machine("H100s", 2e12, 4e14, 3.5e14, 0.003, 1e10)
 """From its data sheet: 60 % of 3.35 TB/s; 40 % and 35 % of 989 dense bf16 TFLOP/s. Not measured."""
 CPU = Machine("a CPU core", 8e9, 7.2e10, 9.7e10, 0.0, 2e8)
 """As measured with smollm2-135m: 233 tokens/s of 64 sequences (vLLM 0.32), updates of 90 tokens/s, pushes of 1.4 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a server is, in seconds."""
+
+    base: float
+    """Of a decode step, however few sequences it has."""
+    per_sequence: float = 0.0
+    """More, for each sequence."""
+    prefill: float = 0.0
+    """Of one prompt token, and of one kept token whose keys and values are computed anew."""
+
+    @classmethod
+    def of(cls, lone: float, full: float, slots: int, prefill: float = math.inf) -> Speed:
+        """From tokens a second: of a lone sequence, of `slots` sequences together, and of prompts.
+
+        Raises:
+            ValueError: `full` is not between `lone` and slots * lone: no curve of this kind has both.
+        """
+        if not lone <= full <= slots * lone:
+            raise ValueError(f"{full:g} tokens/s of {slots} sequences, and {lone:g} tokens/s of one")
+        if slots == 1:
+            return cls(1 / lone, 0.0, 1 / prefill)
+        per_sequence = (slots / full - 1 / lone) / (slots - 1)
+        return cls(1 / lone - per_sequence, per_sequence, 1 / prefill)
+
+    def step(self, running: int) -> float:
+        """Seconds of one decode step."""
+        return self.base + self.per_sequence * running
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A distribution of lengths: `quantiles` evenly spaced from the shortest to the longest, or a lognormal.
+
+    Args:
+        mean: of the lognormal, before anything is cut.
+        sigma: standard deviation of the logarithm; 0: all are `mean` long.
+        quantiles: in place of it; two or more, such as the sorted lengths of a run.
+        endless: share of completions, beside these, that never end by themselves.
+    """
+
+    mean: float = 0.0
+    sigma: float = 0.0
+    quantiles: tuple[float, ...] = ()
+    endless: float = 0.0
+
+    def draw(self, seed: object) -> float:
+        """One length, at least 1; the same for the same seed."""
+        rng = random.Random(str(seed))
+        if rng.random() < self.endless:
+            return math.inf
+        u = rng.random()
+        if self.quantiles:
+            place = u * (len(self.quantiles) - 1)
+            low = int(place)
+            high = min(low + 1, len(self.quantiles) - 1)
+            length = self.quantiles[low] + (place - low) * (self.quantiles[high] - self.quantiles[low])
+        elif self.sigma:
+            length = self.mean * math.exp(self.sigma * NormalDist().inv_cdf(max(u, 1e-12)) - self.sigma**2 / 2)
+        else:
+            length = self.mean
+        return max(1.0, length)
 
 
 def assumption(help: str, default: Any = None, low: float = 0.0, high: float = math.inf) -> Any:

@@ -23,7 +23,6 @@ adapter's parameters are perturbed. They have no checksums: vLLM sums up the par
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from postrl.errors import CanaryError, ServerError, WaitTimeout
 from postrl.servers.client import VLLMServer
-from postrl.weights.transport import on_each
+from postrl.weights.transport import fell, holds, on_each
 
 if TYPE_CHECKING:
     import torch
@@ -250,20 +249,6 @@ class Canary:
                     hint=HINT,
                 )
             self._checksums[url] = version, now
-
-
-def holds(server: VLLMServer, version: int, model: str | None) -> bool:
-    """Whether a server says that it holds what was pushed. An adapter has no version but its name."""
-    return server.weight_info() == version if model is None else model in server.adapters()
-
-
-def fell(server: VLLMServer, version: int, model: str | None = None) -> bool:
-    """Whether a server that failed is down, or back with other weights than those of `version`."""
-    time.sleep(1.0)  # a dying one may answer once more
-    try:
-        return not holds(server, version, model)
-    except (ServerError, WaitTimeout):
-        return True
 
 
 HINT = "restart the server; if it happens again, keep the server's log and report it"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from postrl.errors import PostrlError, ServerError
+from postrl.errors import PostrlError, ServerError, WaitTimeout
 from postrl.run.waiting import in_thread
 from postrl.servers.api import NOT_OURS
 from postrl.servers.client import PauseMode, VLLMServer
@@ -82,6 +83,20 @@ def on_each(servers: Sequence[VLLMServer], act: Callable[[VLLMServer], None]) ->
     if errors:
         raise ServerError("\n".join(str(error) for error in errors))
     in_use(left)
+
+
+def holds(server: VLLMServer, version: int, model: str | None) -> bool:
+    """Whether a server says that it holds what was pushed. An adapter has no version but its name."""
+    return server.weight_info() == version if model is None else model in server.adapters()
+
+
+def fell(server: VLLMServer, version: int, model: str | None = None) -> bool:
+    """Whether a server that failed is down, or back with other weights than those of `version`."""
+    time.sleep(1.0)  # a dying one may answer once more
+    try:
+        return not holds(server, version, model)
+    except (ServerError, WaitTimeout):
+        return True
 
 
 def swap_weights(server: VLLMServer, version: int, load: Callable[[], None], pause: Pause | None = None) -> None:
