@@ -161,6 +161,7 @@ class GRPOTrainer:
             self.failed = s.failure_of(lambda: evaluation.update(self.reporter.evaluate(step)))
         self.reporter.step(step, groups, batch, stats, self.times, {**self.sync_metrics, **evaluation})
         self.times = {}
+        self.failed = self.failed or s.learner.cut_off(step)
         if self.failed is not None:
             s.end(step, self.failed)
         self.last_step = last = last or self.reporter.should_stop()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from peft import LoraConfig
+from transformers import BitsAndBytesConfig
 
+from helpers import tiny_model, tiny_tokenizer
 from postrl import GRPOConfig, GRPOTrainer
 from postrl.errors import DataError, UsageError
+from postrl.given import Given
 from postrl.launch.preflight import check_data, preflight
 from postrl.rewards.registry import resolve
 
@@ -50,6 +54,41 @@ def test_a_script_is_refused_as_the_command_line_is(folder, monkeypatch, setting
     assert message in by_command.value.message
     assert str(by_script.value) == str(by_command.value)
     assert not (folder / "run").exists()
+
+
+def quantised(model):
+    model.config.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (quantised, r"the weights of the LlamaForCausalLM are quantised \(bitsandbytes\)"),
+        (lambda model: model.requires_grad_(False), r"all weights of the LlamaForCausalLM are frozen"),
+    ],
+)
+def test_a_loaded_model_that_cannot_be_trained_is_refused(folder, spoil, message):
+    args = GRPOConfig(output_dir="run", reward=["math"], **FITS)
+    rows = [{"prompt": "1+1?", "answer": "2"}]
+    trainer = GRPOTrainer(spoil(tiny_model()), args=args, train_dataset=rows, processing_class=tiny_tokenizer())
+    with pytest.raises(UsageError, match=message):
+        trainer.train()
+    assert not (folder / "run").exists()
+
+
+def test_a_frozen_model_is_the_base_of_an_adapter(folder):
+    given = Given(tiny_model().requires_grad_(False), LoraConfig(task_type="CAUSAL_LM"), tokenizer=tiny_tokenizer())
+    preflight(GRPOConfig(dataset=["arithmetic"], **FITS), given)
+
+
+def test_a_quantised_model_in_the_hubs_cache_is_refused(folder, monkeypatch):
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "awq"}}
+    (folder / "m" / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("postrl.launch.model.hub_is_reachable", lambda: True)
+    monkeypatch.setattr("postrl.launch.model.cached_snapshot", lambda name, revision: folder / "m")
+    with pytest.raises(UsageError, match=r"the weights of owner/name are quantised \(awq\)"):
+        preflight(GRPOConfig(model="owner/name", dataset=["arithmetic"], **FITS))
 
 
 def test_lengths_that_fit_and_stored_rollouts_are_not_refused(folder, monkeypatch):

@@ -14,7 +14,15 @@ from postrl.errors import PostrlError, UsageError
 from postrl.host.hub import hub_is_reachable
 from postrl.host.python import child_environment, python
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_trainable, find_adapter
-from postrl.models.folder import cached_snapshot, check_model_folder, check_model_path, has_tokenizer
+from postrl.models.folder import (
+    CONFIG,
+    cached_snapshot,
+    check_model_folder,
+    check_model_path,
+    has_tokenizer,
+    read_json,
+    refuse_quantised,
+)
 from postrl.models.packaged import CONVERSION_TIMEOUT, PACKAGED, cache_folder, check_packaged, converted
 from postrl.rewards.registry import RewardSpec
 
@@ -95,11 +103,31 @@ def check_model(config: GRPOConfig, *, tokenizer: bool = True, weights: bool = T
         _check(config.critic_model, "--critic-model", None, weights=weights, writes_text=False)
 
 
+def check_module(model: Any, *, adapted: bool) -> None:
+    """Refuse a loaded model of a script's that cannot be trained.
+
+    Args:
+        adapted: whether it has an adapter or is to get one.
+
+    Raises:
+        UsageError: its weights are quantised, or all frozen.
+    """
+    name = f"the {type(model).__name__}"
+    refuse_quantised(name, model.config.to_dict())
+    if not (adapted or any(parameter.requires_grad for parameter in model.parameters())):
+        raise UsageError(
+            f"all weights of {name} are frozen (requires_grad is False): there is nothing to train",
+            hint="model.requires_grad_(True), or give peft_config for an adapter",
+        )
+
+
 def _check(name: str, flag: str, revision: str | None, **wanted: bool) -> None:
     if name in PACKAGED:
         check_packaged(name)
     elif not check_model_path(name, flag, **wanted):
         _check_hub(name, flag, revision, wanted)
+        if (cached := cached_snapshot(name, revision)) and (cached / CONFIG).exists():
+            refuse_quantised(name, read_json(cached / CONFIG, name))
 
 
 def check_reward_models(specs: Sequence[RewardSpec]) -> None:

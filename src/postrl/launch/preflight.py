@@ -13,7 +13,7 @@ from postrl.data.prompts import check_sources
 from postrl.errors import UsageError
 from postrl.given import Given
 from postrl.host.text import read_template
-from postrl.launch.model import check_model, check_reward_models
+from postrl.launch.model import check_model, check_module, check_reward_models
 from postrl.learning.context import context_length
 from postrl.learning.hub import check_access
 from postrl.rewards.declared import check_columns, check_options
@@ -45,6 +45,9 @@ def preflight(config: GRPOConfig, given: Given | None = None, *, weights: bool =
         check_sandbox(config, specs)
     if given.model is None:
         check_model(config, tokenizer=given.tokenizer is None, weights=weights)
+    else:
+        adapted = config.lora_rank > 0 or given.peft_config is not None or hasattr(given.model, "peft_config")
+        check_module(given.model, adapted=adapted)
     if config.chat_template:
         read_template(config.chat_template)
     if samples:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from postrl.errors import UsageError
+from postrl.errors import PostrlError, UsageError
 from postrl.learning.body import evaluating
 from postrl.learning.collate import collate, scatter, support_of
 from postrl.learning.critic import Critic, critic_body
@@ -68,6 +68,10 @@ class Learner(Optimizing[Policy]):
     @property
     def policy(self) -> Policy:
         return self.module
+
+    def cut_off(self, step: int) -> PostrlError | None:
+        """The end of a run, after `step`, whose losses reach no weight of the policy or of the critic."""
+        return self.reach.error(step) or (self.critic.reach.error(step) if self.critic is not None else None)
 
     # -- forward passes ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from postrl.errors import PostrlError, UsageError
 from postrl.host.text import read_template
 from postrl.models.adapter import NOT_PLAIN_LORA, Adapter, adapter_named
-from postrl.models.folder import has_tokenizer
+from postrl.models.folder import has_tokenizer, refuse_quantised
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
@@ -51,7 +51,9 @@ def load_model(config: GRPOConfig, path: str, flag: str = "--model", *, peft_con
 
     frozen = (config.lora_rank > 0 or peft_config is not None) and compute_dtype(config) == "bfloat16"
     dtype, attention = torch.bfloat16 if frozen else torch.float32, config.attn_implementation
-    return loaded(AutoModelForCausalLM, config, path, "model", flag, dtype=dtype, attn_implementation=attention)
+    model = loaded(AutoModelForCausalLM, config, path, "model", flag, dtype=dtype, attn_implementation=attention)
+    refuse_quantised(path, model.config.to_dict())  # of the hub: a folder was looked at before the start
+    return model
 
 
 def compute_dtype(config: GRPOConfig) -> str:

@@ -24,6 +24,7 @@ from postrl.learning.memory import is_out_of_memory, peak_memory_gb, room_for
 from postrl.learning.microbatch import plan, split
 from postrl.learning.on_cpu import passes_on
 from postrl.learning.optim import make_optimizer, make_schedule
+from postrl.learning.reach import Reach
 from postrl.learning.sharding import Ranks, shard, whole
 from postrl.types import Batch, Mean, Means, Rollout
 
@@ -100,6 +101,7 @@ class Optimizing(ABC, Generic[M]):
         self.updates = 0
         self.max_tokens = config.microbatch_tokens(ranks.device.type)
         self.nonfinite_in_a_row = 0
+        self.reach = Reach(name, ranks.device)
         self.passes = passes_on(ranks.device, getattr(torch, dtype))
         if self.passes.recompute if config.gradient_checkpointing is None else config.gradient_checkpointing:
             _checkpoint_activations(module.model)
@@ -156,6 +158,7 @@ class Optimizing(ABC, Generic[M]):
             for index, rows in enumerate(split(batch.group_B.tolist(), self.config.minibatches)):
                 if batch.mask_BT[rows].any():  # else every rank counts the same and skips together
                     self._minibatch(batch, index, rows, set(idle), objective, report)
+        self.reach.step_ended()
         return report
 
     def _minibatch(
@@ -179,7 +182,8 @@ class Optimizing(ABC, Generic[M]):
             if self.sharded:
                 self.module.set_requires_gradient_sync(i == len(micros) - 1)  # type: ignore[operator]
             micro = batch.rows(rows)
-            loss, metrics = objective.loss(*self._outputs(micro.rollouts, micro.mask_BT), micro, denoms)
+            outputs = map(self.reach.watched, self._outputs(micro.rollouts, micro.mask_BT))
+            loss, metrics = objective.loss(*outputs, micro, denoms)
             loss.backward()  # type: ignore[no-untyped-call]
             means = objective.merge(means, metrics)
         return means
@@ -190,7 +194,10 @@ class Optimizing(ABC, Generic[M]):
         norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, limit)))
         loss = float(means.get(f"{self.name}/loss", Mean()).total)
         broken = not (math.isfinite(norm) and math.isfinite(loss))
-        if not self.ranks.max([float(broken)])[0]:  # all ranks step or none
+        found = self.ranks.max([float(broken), float(self.reach.take_asked())])
+        broken, asked = map(bool, found)  # all ranks step or none
+        if not broken:
+            self.reach.updated(norm, asked)
             report.lr = self.learning_rate(self.updates)
             for group in self.optimizer.param_groups:
                 group["lr"] = report.lr

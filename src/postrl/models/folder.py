@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
@@ -204,12 +205,22 @@ def _check_config(folder: Path, name: str, flag: str, writes_text: bool) -> None
             f"{name} is a {head}, which writes no text",
             hint=f"{flag} takes a causal language model; a critic (RUN/critic) or reward model is none",
         )
-    if quantization := found.get("quantization_config"):
-        method = quantization.get("quant_method", "") if isinstance(quantization, dict) else ""
+    refuse_quantised(name, found)
+
+
+def refuse_quantised(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse a model by its config.json, or by what that was loaded into.
+
+    Raises:
+        UsageError: its weights are quantised.
+    """
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method", "") if isinstance(quantization, Mapping) else ""
         raise UsageError(
-            f"the weights of {name} are quantised ({method or 'see quantization_config in its config.json'}): they "
-            "cannot be trained, nor an adapter be merged into them",
-            hint="give the same model in bfloat16 or float32; the base of an adapter with --model FOLDER --adapter ADAPTER",
+            f"the weights of {name} are quantised ({getattr(method, 'value', method) or 'see its quantization_config'}): they "
+            "cannot be trained, nor an adapter on them be merged for the sampler",
+            hint="give the same model in bfloat16 or float32 (without quantization_config); with LoRA its weights are frozen in "
+            "bfloat16; the base of an adapter with --model FOLDER --adapter ADAPTER",
         )
 
 
