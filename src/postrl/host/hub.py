@@ -29,9 +29,8 @@ def hub_answers(seconds: float = 5.0) -> bool:
         with suppress(OSError), socket.create_connection((url.hostname or "", port), timeout=seconds):
             answered.set()
 
-    thread = threading.Thread(
-        target=connect, daemon=True, name="hub_answers"
-    )  # a name look-up has no timeout of its own
+    # A name look-up has no timeout of its own.
+    thread = threading.Thread(target=connect, daemon=True, name="hub_answers")
     thread.start()
     thread.join(seconds)
     return answered.is_set()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 SAFE, SEARCH, ENCODING, MODE = "PYTHONSAFEPATH", "PYTHONPATH", "PYTHONIOENCODING", "PYTHONUTF8"
 BEFORE = {name: f"POSTRL_GIVEN_{name}" for name in (SAFE, SEARCH, ENCODING, MODE)}
@@ -36,9 +36,9 @@ def for_children() -> dict[str, str | None]:
     return changes | {BEFORE[name]: value or "" for name, value in given.items()}
 
 
-def child_environment() -> dict[str, str]:
-    """This process's environment with `for_children`, for subprocess."""
-    merged: dict[str, str | None] = {**os.environ, **for_children()}
+def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """This process's environment with `for_children` and then `changes` (None: remove), for subprocess."""
+    merged: dict[str, str | None] = {**os.environ, **for_children(), **(changes or {})}
     return {name: value for name, value in merged.items() if value is not None}
 
 

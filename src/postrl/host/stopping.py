@@ -22,7 +22,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from postrl.errors import PostrlError, ServerError
@@ -88,9 +88,7 @@ class GracefulStop:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)  # a reaper may have blocked them until now
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

@@ -8,18 +8,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from postrl.errors import PostrlError, ServerError
 from postrl.host.stopping import FROM_OUTSIDE
 from postrl.launch import logs
 from postrl.launch.failures import MEMORY
 from postrl.launch.ports import LOOPBACK, HeldPort
-from postrl.launch.process import ChildProcess, describe_exit, stop_all
+from postrl.launch.process import ChildProcess, RestartBudget, describe_exit, stop_all
 from postrl.servers.client import VLLMServer
 
 Command = tuple[list[str], dict[str, str | None]]
@@ -42,6 +40,7 @@ class _Server:
     index: int
     port: HeldPort
     client: VLLMServer
+    budget: RestartBudget
     process: ChildProcess = field(init=False)
     deadline: float = 0.0
     """When its start counts as failed."""
@@ -52,7 +51,6 @@ class _Server:
     """Read and generated when that was last looked at ..."""
     moved_at: float = 0.0
     """... and when the number last moved, or nothing was to be done."""
-    restarts: deque[float] = field(default_factory=deque)
     lost: bool = False
     """Given up: it fell too often."""
 
@@ -130,7 +128,7 @@ class ServerPool:
             for index in range(self.num_servers):
                 port = HeldPort(self.port, named_by="--vllm-arg port")
                 client = VLLMServer(f"http://{LOOPBACK}:{port.number}", token=self.token)
-                self._launch(_Server(index, port, client))
+                self._launch(_Server(index, port, client, RestartBudget(self.max_restarts, self.restart_window)))
             while not all(server.ready for server in self.servers):
                 for server in self.servers:
                     if not server.ready:
@@ -156,9 +154,7 @@ class ServerPool:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _launch(self, server: _Server) -> None:
@@ -276,20 +272,15 @@ class ServerPool:
 
     def _after_fall(self, server: _Server, error: PostrlError, on_fall: Callable[[Fall], None] | None) -> None:
         """Starts a fallen server again, or gives it up; raises `error`, the reason, when it was the last."""
-        now = time.monotonic()
-        while server.restarts and server.restarts[0] < now - self.restart_window:
-            server.restarts.popleft()
-        server.lost = self.expects_falls() or len(server.restarts) >= self.max_restarts
+        server.lost = self.expects_falls() or not server.budget.spend()
         if on_fall is not None:
             on_fall(Fall(server.client.url, error.message.partition(LAST_LINES)[0], server.lost))
         server.process.stop(self.grace)
         if not server.lost:
-            server.restarts.append(now)
             self._launch(server)
         elif all(other.lost for other in self.servers):
-            times = f"restarted {len(server.restarts)} times within {self.restart_window:g} s"
-            times += ", and no other server is left" if len(self.servers) > 1 else ""
-            raise ServerError(f"{error.message}\n({times})", hint=error.hint)
+            alone = ", and no other server is left" if len(self.servers) > 1 else ""
+            raise ServerError(f"{error.message}\n({server.budget}{alone})", hint=error.hint)
 
 
 def _error(server: _Server, what: str, *, advice: str = "") -> ServerError:

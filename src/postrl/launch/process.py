@@ -13,13 +13,12 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import psutil
 
 from postrl.errors import ChildError, WaitTimeout
-from postrl.host.python import for_children, python
+from postrl.host.python import child_environment, python
 from postrl.host.stopping import exit_on_signal
 from postrl.launch import logs
 from postrl.launch.reaper import MARK, marked
@@ -82,7 +81,7 @@ class ChildProcess:
                 stdin=source,
                 stdout=log,
                 stderr=log,
-                env=_environment({**for_children(), **(env or {}), MARK: self._mark}),
+                env=child_environment({**(env or {}), MARK: self._mark}),
                 cwd=cwd,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -171,6 +170,25 @@ class ChildProcess:
             time.sleep(0.02)
 
 
+class RestartBudget:
+    """How often something that falls is started again: `most` times within `window` seconds."""
+
+    def __init__(self, most: int, window: float = 1800.0) -> None:
+        self.most, self.window = most, window
+        self._spent: list[float] = []
+
+    def spend(self) -> bool:
+        """Whether it may be started once more now, which then counts."""
+        now = time.monotonic()
+        self._spent = [at for at in self._spent if now - at <= self.window]
+        allowed = len(self._spent) < self.most
+        self._spent += [now] * allowed
+        return allowed
+
+    def __str__(self) -> str:
+        return f"restarted {len(self._spent)} times within {self.window:g} s"
+
+
 class Supervisor:
     """Holds the children of a run and ends them with the `with` block, whether it ends well, by an exception,
     by Ctrl-C, or by SIGTERM or SIGHUP (which it turns into SystemExit, in the main thread and when nobody else
@@ -216,9 +234,7 @@ class Supervisor:
                     self._old_handlers[number] = signal.signal(number, exit_on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.stop()
         finally:
@@ -267,8 +283,3 @@ def _as_file(content: bytes | None) -> Iterator[IO[bytes] | int]:
         file.flush()
         os.lseek(file.fileno(), 0, os.SEEK_SET)
         yield file
-
-
-def _environment(changes: dict[str, str | None]) -> dict[str, str]:
-    merged: dict[str, str | None] = {**os.environ, **changes}
-    return {name: value for name, value in merged.items() if value is not None}

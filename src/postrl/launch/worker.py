@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,15 +13,13 @@ import psutil
 
 from postrl.errors import ChildError, PostrlError, WaitTimeout
 from postrl.launch.failures import error_of
-from postrl.launch.process import ChildProcess, describe_exit
+from postrl.launch.process import ChildProcess, RestartBudget, describe_exit
 from postrl.run.folder import RunFolder
 
 POLL = 0.1
 """Seconds between two looks at a worker that starts."""
 START_TIMEOUT = 900.0
 """Seconds it may take to load its data and its rewards, which may load models."""
-RESTART_WINDOW = 1800.0
-"""Seconds within which restarts are counted."""
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for one that was found stopped."""
 
@@ -38,7 +35,7 @@ class WorkerProcess:
         start: starts the process.
         folder: where it leaves errors, and where restarts are noted.
         socket: the path at which it listens, in a folder of its own; what a dead one left there is removed.
-        max_restarts: restarts within RESTART_WINDOW seconds; the next death ends the run.
+        max_restarts: restarts within half an hour; the next death ends the run.
         frozen_after: seconds for which it may be stopped (SIGSTOP) before it counts as dead.
     """
 
@@ -52,11 +49,11 @@ class WorkerProcess:
         frozen_after: float = 60.0,
     ) -> None:
         self.folder, self.socket = folder, socket
-        self.max_restarts, self.frozen_after = max_restarts, frozen_after
+        self.frozen_after = frozen_after
         self.process = start()
         self._start = start
         self._ready = False
-        self._restarts: deque[float] = deque()
+        self._budget = RestartBudget(max_restarts)
         self._stopped_since: float | None = None
         self._one_look = threading.Lock()
         self._ending = threading.Event()
@@ -115,9 +112,10 @@ class WorkerProcess:
         if code in (None, 0):  # 0: the learner has closed the connection
             return
         error, its_own = error_of(self.process, self.folder)
-        if its_own or not self._ready or not self._may_restart():
-            self._give_up(self._last_error(error, its_own))
-            return
+        if its_own or not self._ready:
+            return self._give_up(error)
+        if not self._budget.spend():
+            return self._give_up(ChildError(f"{error.message}\n({self._budget})", hint=error.hint))
         how = f"was stopped for {self.frozen_after:g} s" if frozen else f"ended with {describe_exit(code)}"
         self.folder.note(f"the rollout worker {how} and is started again; what it was working on is asked for again")
         self.socket.unlink(missing_ok=True)
@@ -138,18 +136,3 @@ class WorkerProcess:
         now = time.monotonic()
         self._stopped_since = (self._stopped_since or now) if stopped else None
         return self._stopped_since is not None and now - self._stopped_since >= self.frozen_after
-
-    def _may_restart(self) -> bool:
-        now = time.monotonic()
-        while self._restarts and self._restarts[0] < now - RESTART_WINDOW:
-            self._restarts.popleft()
-        if len(self._restarts) >= self.max_restarts:
-            return False
-        self._restarts.append(now)
-        return True
-
-    def _last_error(self, error: PostrlError, its_own: bool) -> PostrlError:
-        if its_own or not self._ready:
-            return error
-        times = f"restarted {len(self._restarts)} times within {RESTART_WINDOW:g} s"
-        return ChildError(f"{error.message}\n({times})", hint=error.hint)

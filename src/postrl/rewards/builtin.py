@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 Columns = dict[str, Any]
@@ -41,28 +42,14 @@ def _by_arithmetic(columns: Columns) -> bool:
     return score.status != "gold_unscorable"
 
 
-def _by_math(columns: Columns) -> bool:
-    from postrl.rewards.math import scorable
+def _late(function: str, column: str = "") -> Callable[[Columns], Any]:
+    """The function `module:name`, imported when it is called, of the columns of a row or of one of them."""
 
-    return scorable(columns.get("answer"))
+    def call(columns: Columns) -> Any:
+        module, _, name = function.partition(":")
+        return getattr(import_module(module), name)(columns.get(column) if column else columns)
 
-
-def _why_not_math(columns: Columns) -> str:
-    from postrl.rewards.math import why_unscorable
-
-    return why_unscorable(columns.get("answer"))
-
-
-def _by_code(columns: Columns) -> bool:
-    from postrl.rewards.code import scorable
-
-    return scorable(columns)
-
-
-def _why_not_code(columns: Columns) -> str:
-    from postrl.rewards.code import why_unscorable
-
-    return why_unscorable(columns)
+    return call
 
 
 def _any_row(columns: Columns) -> bool:
@@ -91,12 +78,15 @@ BUILTINS = {
         "postrl.rewards.math:math_reward",
         seconds=5.0,
         processes=lambda options: min(8, max(1, cores() // 2)),
-        scorable=_by_math,
-        why=_why_not_math,
+        scorable=_late("postrl.rewards.math:scorable", "answer"),
+        why=_late("postrl.rewards.math:why_unscorable", "answer"),
     ),
-    "code": Builtin(
-        "postrl.rewards.code:code_reward", seconds=30.0, scorable=_by_code, why=_why_not_code
-    ),  # runs samples in parallel
+    "code": Builtin(  # runs samples in parallel
+        "postrl.rewards.code:code_reward",
+        seconds=30.0,
+        scorable=_late("postrl.rewards.code:scorable"),
+        why=_late("postrl.rewards.code:why_unscorable"),
+    ),
     "reward_model": Builtin(  # seconds: a long text on a slow CPU
         "postrl.rewards.reward_model:model_reward",
         seconds=180.0,
@@ -108,7 +98,9 @@ BUILTINS = {
     "format": Builtin("postrl.rewards.shaping:format_reward"),
     "soft_overlong": Builtin("postrl.rewards.shaping:soft_overlong_punishment"),
     "cosine": Builtin(  # math is what its verifier is by default, 30 s what one may take
-        "postrl.rewards.shaping:cosine_length_reward", seconds=30.0, scorable=_by_math
+        "postrl.rewards.shaping:cosine_length_reward",
+        seconds=30.0,
+        scorable=_late("postrl.rewards.math:scorable", "answer"),
     ),
     "repetition": Builtin("postrl.rewards.shaping:repetition_penalty"),
 }

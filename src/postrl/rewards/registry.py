@@ -218,7 +218,9 @@ def _from_callable(function: Callable[..., Any]) -> RewardSpec:
 
     if (builtin := _as_builtin(function)) is not None:
         return builtin
-    inner = _unwrapped(function)
+    inner: Any = function
+    while isinstance(inner, partial):  # what gives a callable its name
+        inner = inner.func
     name = getattr(inner, "__name__", type(inner).__name__)
     if hasattr(function, "forward") and hasattr(function, "save_pretrained"):
         raise UsageError(
@@ -248,13 +250,3 @@ def _as_builtin(function: Callable[..., Any]) -> RewardSpec | None:
     plain = all(value is None or isinstance(value, bool | int | float | str) for value in options.values())
     names = [name for name, row in BUILTINS.items() if row.target.endswith(f":{getattr(inner, '__name__', '')}")]
     return RewardSpec(names[0], "builtin", names[0], options=options) if names and plain else None
-
-
-# -- checks that run no user code --------------------------------------------------------------------------------------
-
-
-def _unwrapped(function: Any) -> Any:
-    """What gives a callable its name: itself, or the function inside a partial."""
-    while isinstance(function, partial):
-        function = function.func
-    return function

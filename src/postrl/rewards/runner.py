@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import RewardError, UsageError
@@ -68,7 +67,7 @@ class Function:
     misused_logs: int = 0
 
 
-class RewardRunner:
+class RewardRunner(contextlib.AbstractContextManager["RewardRunner"]):
     """The run's reward functions, each in processes of its own.
 
     Args:
@@ -246,12 +245,7 @@ class RewardRunner:
         for function in self.functions.values():
             function.pool.close()
 
-    def __enter__(self) -> RewardRunner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _chosen(self, group: Group) -> list[Function]:

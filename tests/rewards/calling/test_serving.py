@@ -40,7 +40,14 @@ def test_a_signature_says_what_is_sent():
     def some(prompts, answer, *, level=1): ...
     def everything(completions, **columns): ...
 
-    assert describe(some) == {"names": ["prompts", "answer", "level"], "required": ["prompts", "answer"], "any": False}
+    asks = {"names": ["prompts", "answer", "level"], "required": ["prompts", "answer"], "any": False, "constant": []}
+    assert describe(some) == asks
+    assert describe(some, ["answer"]) == {
+        **asks,
+        "names": ["prompts", "level"],
+        "required": ["prompts"],
+        "constant": ["answer"],
+    }
     assert describe(everything)["any"]
 
 

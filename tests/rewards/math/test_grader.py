@@ -230,7 +230,7 @@ def test_nothing_survives_a_caller_that_ends():
 
 
 def test_a_grader_outlives_the_thread_that_started_it(grader):
-    thread = threading.Thread(target=grader.start)
+    thread = threading.Thread(target=grader.ask, args=(EQUAL,))
     thread.start()
     thread.join(120)
     first = grader.child.pid

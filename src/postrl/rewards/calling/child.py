@@ -66,7 +66,7 @@ class Child:
         log_path: Path | None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.module, self.environment, self.log_path = module, environment or {}, log_path
+        self.module, self.environment, self.log_path = module, environment, log_path
         self.first, self.loaded, self.load_timeout = first, loaded, load_timeout
         self._lock = threading.Lock()
         """Guards `_process` and `_killed`."""
@@ -135,7 +135,6 @@ class Child:
     def _spawn(self) -> None:
         command = [*python(), "-u", "-m", self.module]
         self._channel, theirs = socket.socketpair()
-        self._channel.setblocking(False)
         try:
             with theirs, _output(self.log_path) as output:
                 self._process = subprocess.Popen(
@@ -145,18 +144,19 @@ class Child:
                     stderr=output,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                    env={**child_environment(), **self.environment},
+                    env=child_environment(self.environment),
                 )
         except OSError:
             self._channel.close()
             raise
 
     def _exchange(self, request: bytes, seconds: float, what: str, read: Callable[[dict[str, Any]], T]) -> T:
-        process, fd, deadline = self._process, self._channel.fileno(), time.monotonic() + seconds
+        process, channel, deadline = self._process, self._channel, time.monotonic() + seconds
         assert process is not None
         try:
-            frames.send(fd, request, deadline, lambda: process.poll() is None)
-            return read(json.loads(frames.receive(fd, deadline, lambda: process.poll() is None, frames.LARGEST_REPLY)))
+            frames.send(channel, request, deadline)
+            reply = frames.receive(channel, deadline, lambda: process.poll() is None, frames.LARGEST_REPLY)
+            return read(json.loads(reply))
         except TimeoutError:
             problem = f"{what} took longer than {seconds:g} s, so its process was killed"
         except EOFError:
@@ -173,9 +173,10 @@ class Caller:
 
     def __init__(self) -> None:
         bystander()
-        self._channel, parent = map(int, sys.argv[1:3])
-        guard(parent, self._channel)
-        os.set_inheritable(self._channel, False)
+        fd, parent = map(int, sys.argv[1:3])
+        guard(parent, fd)
+        os.set_inheritable(fd, False)
+        self._channel = socket.socket(fileno=fd)
         self._process = os.getpid()
 
     def next(self) -> bytes:

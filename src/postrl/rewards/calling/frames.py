@@ -7,8 +7,7 @@ that a child sends is ever unpickled.
 from __future__ import annotations
 
 import json
-import os
-import select
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -45,44 +44,51 @@ def decode(data: bytes) -> Any:
     return cloudpickle.loads(data[1:])
 
 
-def send(fd: int, payload: bytes, deadline: float | None = None, alive: Alive = lambda: True) -> None:
-    """Write one frame, by `deadline` (time.monotonic; the descriptor must not block).
+def send(channel: socket.socket, payload: bytes, deadline: float | None = None) -> None:
+    """Write one frame, by `deadline` (time.monotonic).
 
     Raises:
         TimeoutError: the deadline passed.
         EOFError: the other side is gone.
     """
-    view = memoryview(HEADER.pack(len(payload)) + payload)
-    while view:
-        _wait(fd, select.POLLOUT, deadline, alive)
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            continue
-        except ConnectionError:
-            raise EOFError from None
+    channel.settimeout(_left(deadline))
+    try:
+        channel.sendall(HEADER.pack(len(payload)) + payload)
+    except ConnectionError:
+        raise EOFError from None
 
 
-def receive(fd: int, deadline: float | None = None, alive: Alive = lambda: True, largest: int | None = None) -> bytes:
+def receive(
+    channel: socket.socket, deadline: float | None = None, alive: Alive = lambda: True, largest: int | None = None
+) -> bytes:
     """Read one frame, by `deadline`.
+
+    Args:
+        alive: whether the other side lives; a socket alone does not tell, because its children may hold it open.
 
     Raises:
         TimeoutError: the deadline passed.
         EOFError: the other side is gone.
         ValueError: the frame claims more than `largest` bytes.
     """
-    (length,) = HEADER.unpack(_read(fd, HEADER.size, deadline, alive))
+    (length,) = HEADER.unpack(_read(channel, HEADER.size, deadline, alive))
     if largest is not None and length > largest:
         raise ValueError(f"a frame of {length} bytes, expected at most {largest}")
-    return _read(fd, length, deadline, alive)
+    return _read(channel, length, deadline, alive)
 
 
-def _read(fd: int, count: int, deadline: float | None, alive: Alive) -> bytes:
+def _read(channel: socket.socket, count: int, deadline: float | None, alive: Alive) -> bytes:
     data = bytearray()
     while len(data) < count:
-        _wait(fd, select.POLLIN, deadline, alive)
+        left = _left(deadline)
+        channel.settimeout(None if left is None else min(left, LOOK))
+        lived = alive()
         try:
-            piece = os.read(fd, min(count - len(data), 1 << 20))
+            piece = channel.recv(min(count - len(data), 1 << 20))
+        except TimeoutError:
+            if lived:
+                continue
+            piece = b""
         except ConnectionError:
             piece = b""
         if not piece:
@@ -91,18 +97,9 @@ def _read(fd: int, count: int, deadline: float | None, alive: Alive) -> bytes:
     return bytes(data)
 
 
-def _wait(fd: int, event: int, deadline: float | None, alive: Alive) -> None:
-    """Until the descriptor is ready. A socket alone does not tell that a process ended: its children may hold it open."""
-    if deadline is None:
-        return
-    poller = select.poll()
-    poller.register(fd, event)
-    while True:
-        lives = alive()
-        left = deadline - time.monotonic()
-        if poller.poll(1000 * max(0.0, min(left, LOOK if lives else 0.0))):
-            return
-        if not lives:
-            raise EOFError
-        if left <= 0:
-            raise TimeoutError
+def _left(deadline: float | None) -> float | None:
+    """Seconds until a deadline. Raises TimeoutError when it has passed."""
+    left = None if deadline is None else deadline - time.monotonic()
+    if left is not None and left <= 0:
+        raise TimeoutError
+    return left

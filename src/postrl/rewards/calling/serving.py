@@ -68,15 +68,16 @@ def load_bound(spec: RewardSpec, settings: dict[str, Any]) -> tuple[Callable[...
     _show_source(spec.origin)
     function = load(spec)
     constants = choose_constants(spec, function, settings)
-    asks = without(describe(function), (*constants, *bound_in_order(function)))
+    asks = describe(function, (*constants, *bound_in_order(function)))
     bound = partial(function, **constants)
     if spec.kind == "builtin":  # wrong options, and what keeps it from scoring at all, show before the first step
         bound(**{name: [] for name in asks["required"]})
     return bound, {"asks": asks, "version": version_of(spec, function, constants)}
 
 
-def describe(function: Callable[..., Any]) -> dict[str, Any]:
-    """The names of the arguments it takes, those without a default, and whether it takes any other.
+def describe(function: Callable[..., Any], constants: Collection[str] = ()) -> dict[str, Any]:
+    """What the data may fill: the names of the arguments it takes, those without a default, and whether it takes any other;
+    and the constant arguments, which are left out of them.
 
     Raises:
         TypeError: an argument that cannot be given by name.
@@ -86,10 +87,12 @@ def describe(function: Callable[..., Any]) -> dict[str, Any]:
     for p in named:
         if p.kind is p.POSITIONAL_ONLY:
             raise TypeError(f"the argument {p.name!r} is positional-only; reward functions get arguments by name")
+    free = [p for p in named if p.name not in {*constants, *Log.ARGUMENTS}]
     return {
-        "names": [p.name for p in named],
-        "required": [p.name for p in named if p.default is p.empty],
+        "names": [p.name for p in free],
+        "required": [p.name for p in free if p.default is p.empty],
         "any": any(p.kind is p.VAR_KEYWORD for p in parameters),
+        "constant": sorted(constants),
     }
 
 
@@ -100,13 +103,6 @@ def bound_in_order(function: Callable[..., Any]) -> list[str]:
         return []
     names = [p.name for p in inspect.signature(function.func).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     return names[: len(function.args)]
-
-
-def without(asks: dict[str, Any], constants: Collection[str]) -> dict[str, Any]:
-    """What is left for the data to fill."""
-    taken = {*constants, *Log.ARGUMENTS}
-    left = {name: [argument for argument in asks[name] if argument not in taken] for name in ("names", "required")}
-    return {**left, "any": asks["any"], "constant": sorted(constants)}
 
 
 def choose_constants(spec: RewardSpec, function: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:

@@ -116,13 +116,6 @@ def version() -> str:
 math_reward.version = version  # type: ignore[attr-defined]
 
 
-def warm() -> None:
-    """Load what needs time now instead of at the first answer that needs it: arithmetic with many digits, and the
-    process for computer algebra."""
-    Comparison(pool().ask).equal("2x", "x+x")
-    pool().warm()
-
-
 # -- golds and verdicts ------------------------------------------------------------------------------------------------
 
 

@@ -9,11 +9,9 @@ in milliseconds. Both end with this process, however that ends (`calling.child`)
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import queue
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +81,6 @@ class Grader:
             raise GraderTimeout(f"computer algebra took longer than {self.seconds:g} s of processor time")
         raise GraderFailure(f"the math grader: {reply.get('problem')}")
 
-    def start(self) -> None:
-        """Start the zygote and wait until it is warm, if none is running. Raises GraderFailure."""
-        try:
-            self.child.start()
-        except (Failed, Killed) as error:
-            raise GraderFailure(f"the math grader cannot be started: {error}") from error
-
 
 def _check_ready(reply: dict[str, Any]) -> None:
     if "ready" not in reply:
@@ -107,22 +98,12 @@ class Pool:
 
     def ask(self, question: dict[str, Any]) -> bool:
         """Ask a free grader. Raises what it raises, and GraderFailure when none gets free."""
-        with self._grader() as grader:
-            return grader.ask(question)
-
-    def warm(self) -> None:
-        """Start one grader now instead of at the first question."""
-        with self._grader() as grader:
-            grader.start()
-
-    @contextlib.contextmanager
-    def _grader(self) -> Iterator[Grader]:
         try:
             grader = self._free.get(timeout=WAIT_SECONDS)
         except queue.Empty:
             raise GraderFailure(f"no math grader was free within {WAIT_SECONDS:g} s") from None
         try:
-            yield grader
+            return grader.ask(question)
         finally:
             self._free.put(grader)
 
