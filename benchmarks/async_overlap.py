@@ -173,7 +173,7 @@ async def sample(sampler: VLLMSampler, groups: list[tuple[int, str, list[int]]],
         sampling = Sampling(1.0, args.tokens)
         requests = [Request(ids, derive_seed(42, gid, pid, i), sampling, -1) for i in range(args.generations)]
         async with room:
-            return sum([len(sampled.completion_ids) async for _, sampled in sampler.sample(requests)])
+            return sum(len(sampled.completion_ids) for sampled in await asyncio.gather(*map(sampler.sample, requests)))
 
     return sum(await asyncio.gather(*(one(*group) for group in groups)))
 

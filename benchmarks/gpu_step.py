@@ -133,7 +133,7 @@ def sample(sampler: EmbeddedSampler, tokens: int) -> list[Any]:
     requests = [Request(prompt, seed, Sampling(1.0, tokens)) for seed, prompt in enumerate(prompts() * GENERATIONS)]
 
     async def collect() -> list[Any]:
-        return [one async for _, one in sampler.sample(requests)]
+        return await asyncio.gather(*map(sampler.sample, requests))
 
     return asyncio.run(collect())
 

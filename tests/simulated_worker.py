@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.data.prompts import PromptSet
 from postrl.errors import ServerError
-from postrl.rollout.sampler import Request, Sampled, as_they_end
-from postrl.types import Group, Prompt, VersionSpan
-from postrl.worker.streaming import StreamingWorker
+from postrl.rollout.sampler import Request, Sampler
+from postrl.types import Group, Prompt, Sampled, VersionSpan
 from postrl.worker.worker import RolloutWorker
 
 
-class TimedSampler:
+class TimedSampler(Sampler):
     """Completions of random length at one token a second; the weights change under them.
 
     Args:
@@ -35,10 +34,7 @@ class TimedSampler:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
-        return as_they_end(self._one(i, request) for i, request in enumerate(requests))
-
-    async def _one(self, index: int, request: Request) -> tuple[int, Sampled]:
+    async def sample(self, request: Request) -> Sampled:
         await self.gate.wait()
         n = len(self.asked)
         self.asked.append(request)
@@ -46,9 +42,9 @@ class TimedSampler:
         start = loop.time()
         await asyncio.sleep(length)
         if self.lost(request, n):
-            return index, Sampled([], [], [], "abort")
+            return Sampled()
         self.finished.append((request, length))
-        return index, Sampled([1] * length, [-0.5] * length, self._spans(start, length), "stop")
+        return Sampled([1] * length, [-0.5] * length, self._spans(start, length), "stop")
 
     def _spans(self, start: float, length: int) -> list[VersionSpan]:
         spans: list[VersionSpan] = []
@@ -69,9 +65,6 @@ class TimedSampler:
 
     def describe(self) -> str:
         return "a simulated server"
-
-    async def gauges(self) -> dict[str, float]:
-        return {}
 
 
 class TimedRewards:
@@ -124,17 +117,17 @@ def prompts(number: int) -> PromptSet:
 
 def worker(
     sampler: TimedSampler, rewards: TimedRewards | None = None, *, number: int, note: Any = None,
-    kind: type[RolloutWorker] = StreamingWorker, **settings: Any,
+    **settings: Any,
 ) -> Any:  # fmt: skip
     config = GRPOConfig(model="m", engine="vllm", dataset=["rows"], **settings)
-    return kind(
+    return RolloutWorker(
         config, train=prompts(number), evaluate=None, sampler=sampler, rewards=rewards or TimedRewards(),  # type: ignore[arg-type]
         tokenizer=Words(), note=note or (lambda text: None),
     )  # fmt: skip
 
 
 async def train(
-    made: StreamingWorker, steps: int, seconds: Callable[[int], float], *, first: int = 0, stop_after: int | None = None,
+    made: RolloutWorker, steps: int, seconds: Callable[[int], float], *, first: int = 0, stop_after: int | None = None,
     reported: list[dict[str, Any]] | None = None,
 ) -> list[list[Group]]:  # fmt: skip
     """The learner: asks for a batch, trains on it for seconds(step), publishes. Returns what each step was given; what

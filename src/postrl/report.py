@@ -21,7 +21,7 @@ from postrl.run.metrics import MetricsWriter, rollout_summary
 from postrl.run.step_line import StepLine
 from postrl.run.trackers import Trackers
 from postrl.session import Session
-from postrl.types import Batch, Group, Mean, Means, Rollout, reported
+from postrl.types import Batch, Group, Mean, Means, reported
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,7 +146,7 @@ class Reporter:
         s = self.session
         metrics["time/step"] = time.monotonic() - self._started
         self._started = time.monotonic()
-        _add_throughput(metrics, batch.rollouts, stats)
+        _add_throughput(metrics, stats)
         with s.folder.writing("metrics"):
             self.last = self._metrics.write(step, metrics)
             s.folder.save_progress(step, s.total_steps)
@@ -220,9 +220,7 @@ def _part_summary(name: str, stats: UpdateReport) -> dict[str, float]:
     return summary
 
 
-def _add_throughput(metrics: dict[str, float], rollouts: Sequence[Rollout], stats: UpdateReport) -> None:
-    if (generate := metrics.get("time/generate")) and "throughput/rollout_tokens_per_s" not in metrics:
-        metrics["throughput/rollout_tokens_per_s"] = sum(len(r.completion_ids) for r in rollouts) / generate
+def _add_throughput(metrics: dict[str, float], stats: UpdateReport) -> None:
     if update := metrics.get("time/update"):
         tokens = max(stats.tokens, stats.critic.tokens if stats.critic else 0)
         metrics["throughput/train_tokens_per_s"] = tokens / update

@@ -27,16 +27,17 @@ from postrl.learning.learner import Learner, build_learner
 from postrl.learning.loading import end_turns, load_model, load_tokenizer, stop_token_ids, with_lora
 from postrl.learning.sharding import Ranks, this_rank
 from postrl.rollout.embedded import EmbeddedSampler
+from postrl.rollout.sampler import Request, Sampler
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder, kept_settings
 from postrl.run.messages import ProtocolError, decode, decode_groups, encode, encode_groups
 from postrl.run.metrics import MetricsWriter
 from postrl.run.waiting import speaking
-from postrl.types import Group, Metrics
+from postrl.types import Group, Metrics, Sampled
 from postrl.weights.sync import EmbeddedSync, ServerSync, WeightSync
 from postrl.weights.transports import TRANSPORTS, connect
+from postrl.worker.building import build_worker
 from postrl.worker.source import LocalSource, RemoteSource, ReplaySource, Source, total_steps
-from postrl.worker.worker import RolloutWorker, build_worker
 
 
 @dataclass
@@ -246,16 +247,18 @@ SAMPLERS = {"transformers": EmbeddedSampler}
 """What samples inside the trainer, by engine."""
 
 
-class _EmbeddedParts:
+class _EmbeddedParts(Sampler):
     """The embedded sampler comes before the learner (the worker needs it), its model and version after."""
+
+    embedded = True
 
     def __init__(self, engine: str, tokenizer: Any, stop_ids: Sequence[int], vocabulary: int) -> None:
         self.engine, self.tokenizer, self.stop_ids, self.vocabulary = engine, tokenizer, stop_ids, vocabulary
-        self.sampler: EmbeddedSampler | None = None
+        self.sampler: Sampler | None = None
 
-    def sample(self, requests: Any) -> Any:
+    async def sample(self, request: Request) -> Sampled:
         assert self.sampler is not None, "the learner is built before the first step"
-        return self.sampler.sample(requests)
+        return await self.sampler.sample(request)
 
     def attach(self, model: Any, sync: EmbeddedSync) -> None:
         self.sampler = SAMPLERS[self.engine](
@@ -278,7 +281,7 @@ def _source(
     assert sampler is not None
     stops, tokens = sampler.stop_ids, sampler.vocabulary
     worker, train = build_worker(
-        RolloutWorker, config, tokenizer, sampler, folder, given=given, stop_token_ids=stops, vocabulary=tokens
+        config, tokenizer, sampler, folder, given=given, stop_token_ids=stops, vocabulary=tokens
     )
     return LocalSource(worker, len(train.prompts))
 

@@ -100,6 +100,27 @@ class VersionSpan:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a sampler wrote for one request, or a part of it; see `Rollout` for the fields. Empty: nothing."""
+
+    completion_ids: list[int] = field(default_factory=list)
+    """End-of-turn token or stop text included."""
+    logps: list[float] = field(default_factory=list)
+    version_spans: list[VersionSpan] = field(default_factory=list)
+    finish_reason: FinishReason = "abort"
+    """"abort": it was interrupted, or given up."""
+    support: list[list[int]] | None = None
+
+    def then(self, part: Sampled) -> Sampled:
+        """With the part that was written after it, by a server that was sent what there was."""
+        n, spans = len(self.completion_ids), list(self.version_spans)
+        for span in part.version_spans:
+            start = spans.pop().start if spans and spans[-1].version == span.version else n + span.start
+            spans.append(VersionSpan(span.version, start, n + span.end))
+        return Sampled(self.completion_ids + part.completion_ids, self.logps + part.logps, spans, part.finish_reason)
+
+
 @dataclass(slots=True)
 class Rollout:
     """One completion of one prompt, with everything needed to score, train on, store and replay it."""

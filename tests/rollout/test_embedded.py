@@ -15,8 +15,8 @@ from postrl.learning.collate import collate, support_of
 from postrl.learning.policy import Policy
 from postrl.rollout import embedded
 from postrl.rollout.embedded import EmbeddedSampler, _Cut, _draw
-from postrl.rollout.sampler import Request, Sampled, Sampling, derive_seed
-from postrl.types import Rollout, VersionSpan
+from postrl.rollout.sampler import Request, Sampling, derive_seed
+from postrl.types import Rollout, Sampled, VersionSpan
 
 TOKENIZER = tiny_tokenizer()
 EOS = TOKENIZER.eos_token_id
@@ -32,12 +32,10 @@ def request(prompt: Sequence[int], seed: int, **sampling: Any) -> Request:
 
 
 def sample(which: EmbeddedSampler, requests: Sequence[Request]) -> list[Sampled]:
-    async def collect() -> dict[int, Sampled]:
-        return {index: sampled async for index, sampled in which.sample(requests)}
+    async def collect() -> list[Sampled]:
+        return await asyncio.gather(*map(which.sample, requests))
 
-    found = asyncio.run(collect())
-    assert sorted(found) == list(range(len(requests)))
-    return [found[index] for index in range(len(requests))]
+    return asyncio.run(collect())
 
 
 def teacher_forced(

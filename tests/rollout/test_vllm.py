@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -15,12 +14,12 @@ import pytest
 from fake_vllm import FakeVLLM
 from postrl.errors import RequestRefused, ServerError, WeightsLost
 from postrl.rollout import vllm
-from postrl.rollout.sampler import Request, Sampled, Sampling
+from postrl.rollout.sampler import Request, Sampling
 from postrl.rollout.vllm import AVOID, VLLMSampler
 from postrl.run.connections import Connections
 from postrl.servers.client import VLLMServer
 from postrl.servers.lost import give_up, run_servers
-from postrl.types import VersionSpan
+from postrl.types import Sampled, VersionSpan
 
 
 class Generating(FakeVLLM):
@@ -55,7 +54,7 @@ def request(seed: int = 1, min_version: int = 2) -> Request:
 
 def sample(sampler: VLLMSampler, requests: list[Request]) -> dict[int, Sampled]:
     async def collect() -> dict[int, Sampled]:
-        return {index: got async for index, got in sampler.sample(requests)}
+        return dict(enumerate(await asyncio.gather(*map(sampler.sample, requests))))
 
     return asyncio.run(collect())
 
@@ -159,15 +158,15 @@ def test_a_server_that_failed_gets_one_request_at_a_time_until_it_answers():
 
     async def main(which: VLLMSampler) -> list[int]:
         asked = []
-        assert len([found async for found in which.sample([request()])]) == 1  # it fails, and the other is asked
+        await which.sample(request())  # it fails, and the other is asked
         which._failed_at[0] = -AVOID  # ten seconds later
-        async with contextlib.aclosing(which.sample([request(seed) for seed in range(6)])) as completions:
-            for _ in range(5):
-                await anext(completions)
-            asked.append(failed.asked)
-            hold.set()
-            await anext(completions)
-        _ = [found async for found in which.sample([request(seed) for seed in range(6)])]
+        completions = asyncio.as_completed([which.sample(request(seed)) for seed in range(6)])
+        for _ in range(5):
+            await next(completions)
+        asked.append(failed.asked)
+        hold.set()
+        await next(completions)
+        await asyncio.gather(*(which.sample(request(seed)) for seed in range(6)))
         return [*asked, failed.asked]
 
     with Generating(reply) as failed, Generating(lambda n, body: (200, choice())) as other:
@@ -201,15 +200,17 @@ def test_leaving_early_gives_the_servers_their_requests_back():
             hold.wait(20)
         return 200, choice()
 
-    async def first(which: VLLMSampler) -> int:
-        stream = which.sample([request(seed) for seed in range(3)])
-        index, _ = await anext(stream)
-        await stream.aclose()
-        return index
+    async def first(which: VLLMSampler) -> None:
+        tasks = [asyncio.create_task(which.sample(request(seed))) for seed in range(3)]
+        await tasks[0]
+        for task in tasks[1:]:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in ended] == [Sampled, asyncio.CancelledError, asyncio.CancelledError]
 
     with Generating(reply) as server:
         which = sampler(server)
-        assert asyncio.run(first(which)) == 0
+        asyncio.run(first(which))
         hold.set()
         assert len(sample(which, [request(0), request(0)])) == 2  # its counts of load are right again
         assert which._load == [0]
@@ -245,7 +246,7 @@ def test_nothing_new_is_asked_for_while_requests_are_held():
         async def main() -> tuple[int, int]:
             which = sampler(server)
             which.hold()
-            task = asyncio.create_task(anext(which.sample([request()])))
+            task = asyncio.create_task(which.sample(request()))
             await asyncio.sleep(0.2)
             before = server.asked
             which.release(2)
@@ -264,7 +265,7 @@ def test_requests_of_different_weights_share_no_keys_and_values_where_old_ones_a
             )
             for version in (6, 7):
                 which.release(version)
-                await anext(which.sample([request()]))
+                await which.sample(request())
 
         asyncio.run(main())
     assert len({body["cache_salt"] for _, body in server.calls}) == 2

@@ -14,7 +14,7 @@ from postrl.types import VersionSpan
 
 def test_a_completion_keeps_tokens_logps_and_versions() -> None:
     completion = parse_completion(completion_answer())
-    assert completion.token_ids == [5, 6, 2]
+    assert completion.completion_ids == [5, 6, 2]
     assert completion.logps[0] == -0.5 and math.isnan(completion.logps[1]) and completion.logps[2] == -0.25
     assert completion.version_spans == [VersionSpan(0, 0, 2), VersionSpan(1, 2, 3)]
     assert completion.finish_reason == "stop"

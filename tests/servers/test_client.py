@@ -13,15 +13,15 @@ import pytest
 
 from fake_vllm import FakeVLLM, completion_answer
 from postrl.errors import RequestRefused, ServerError, WaitTimeout
-from postrl.servers.api import Completion
 from postrl.servers.attach import attach_problems
 from postrl.servers.client import VLLMServer, generation_client
+from postrl.types import Sampled
 
 GENERATE = "/inference/v1/generate"
 
 
-def generate(url: str, **settings: Any) -> Completion:
-    async def one() -> Completion:
+def generate(url: str, **settings: Any) -> Sampled:
+    async def one() -> Sampled:
         async with generation_client() as client:
             arguments = {"seed": 3, "temperature": 0.7, "max_tokens": 8} | settings
             return await VLLMServer(url, token="secret").generate(client, [1, 2], **arguments)

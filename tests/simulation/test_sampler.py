@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from postrl.rollout.sampler import Request, Sampled, Sampling
+from postrl.rollout.sampler import Request, Sampling
 from postrl.simulation import clock
 from postrl.simulation.assumptions import Lengths, Speed
 from postrl.simulation.sampler import SimulatedSampler
-from postrl.types import VersionSpan
+from postrl.types import Sampled, VersionSpan
 
 ONE_A_SECOND = Speed(1.0)
 
@@ -36,9 +36,11 @@ class Run:
         self.came: dict[int, Sampled] = {}
 
     async def sample(self, *requests: Request) -> None:
-        async for index, sampled in self.sampler.sample(requests):
+        async def one(index: int, request: Request) -> None:
+            self.came[index] = await self.sampler.sample(request)
             self.at[index] = asyncio.get_running_loop().time()
-            self.came[index] = sampled
+
+        await asyncio.gather(*(one(index, request) for index, request in enumerate(requests)))
 
 
 def times(*requests: Request, **options: Any) -> list[float]:

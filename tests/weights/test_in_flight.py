@@ -8,8 +8,9 @@ import itertools
 import pytest
 
 from live_servers import Live
-from postrl.rollout.sampler import Request, Sampled, Sampling
+from postrl.rollout.sampler import Request, Sampling
 from postrl.rollout.vllm import VLLMSampler
+from postrl.types import Sampled
 from postrl.weights.disk import DiskTransport
 from postrl.weights.transport import Pause
 
@@ -40,8 +41,7 @@ def across_a_push(live: Live, in_flight: str) -> tuple[list[Sampled], list[Sampl
     seeds = itertools.count()
 
     async def ask() -> Sampled:
-        (only,) = [sampled async for _, sampled in sampler.sample([Request(PROMPT, next(seeds), SAMPLING, 0)])]
-        return only
+        return await sampler.sample(Request(PROMPT, next(seeds), SAMPLING, 0))
 
     async def main() -> tuple[list[Sampled], list[Sampled]]:
         sampler.release(0)

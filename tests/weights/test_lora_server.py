@@ -16,12 +16,12 @@ from postrl.errors import CanaryError
 from postrl.learning.learner import Learner
 from postrl.learning.loading import with_lora
 from postrl.learning.sharding import this_rank
-from postrl.rollout.sampler import Request, Sampled, Sampling
+from postrl.rollout.sampler import Request, Sampling
 from postrl.rollout.vllm import VLLMSampler
 from postrl.servers.api import NOT_OURS
 from postrl.servers.attach import attach_problems
 from postrl.servers.client import VLLMServer
-from postrl.types import VersionSpan
+from postrl.types import Sampled, VersionSpan
 from postrl.weights.lora import LoraTransport
 from postrl.weights.sync import ServerSync
 from postrl.weights.transports import restore
@@ -79,11 +79,7 @@ def sample(server: VLLMServer, requests: list[Request], meanwhile: Any = None) -
     async def run() -> list[Sampled]:
         sampler = VLLMSampler([server], stop_token_ids=[], request_timeout=120.0, patience=120.0, adapters=True)
 
-        async def collect() -> list[Sampled]:
-            found = [pair async for pair in sampler.sample(requests)]
-            return [sampled for _, sampled in sorted(found, key=lambda pair: pair[0])]
-
-        task = asyncio.create_task(collect())
+        task = asyncio.gather(*map(sampler.sample, requests))
         if meanwhile is not None:
             await asyncio.to_thread(eventually, lambda: server.metrics().running > 0, "the requests to run")
             await asyncio.to_thread(meanwhile)
@@ -147,12 +143,12 @@ def test_a_request_for_a_name_that_is_not_there_waits_until_it_is(adapted: Adapt
 
     async def run() -> Sampled:
         sampler = VLLMSampler([adapted.server], stop_token_ids=[], request_timeout=60.0, patience=60.0, adapters=True)
-        completions = sampler.sample(requests(1, [0], max_tokens=8))
-        first = asyncio.ensure_future(anext(completions))
+        (asked,) = requests(1, [0], max_tokens=8)
+        first = asyncio.create_task(sampler.sample(asked))
         while not sampler.reissued:
             await asyncio.sleep(0.05)
         await asyncio.to_thread(restore, adapted.server, adapted.folder)
-        return (await first)[1]
+        return await first
 
     assert agree([asyncio.run(run())], adapted.learner.policy.model)
 

@@ -12,10 +12,10 @@ import pytest
 from helpers import tiny_tokenizer
 from live_servers import Live
 from postrl.errors import CanaryError, ServerError
-from postrl.servers.api import NOT_OURS, Completion
+from postrl.servers.api import NOT_OURS
 from postrl.servers.attach import attach_problems, config_problems
 from postrl.servers.client import generation_client
-from postrl.types import VersionSpan
+from postrl.types import Sampled, VersionSpan
 from postrl.weights.canary import PERTURBATIONS, Canary, perturbation
 from postrl.weights.disk import DiskTransport
 from postrl.weights.transports import TRANSPORTS, restore
@@ -25,7 +25,7 @@ from .conftest import PAIRS, eventually, largest_difference, learner_logps, mode
 pytestmark = pytest.mark.slow
 
 
-async def complete(live: Live, seeds: range, **settings: object) -> list[Completion]:
+async def complete(live: Live, seeds: range, **settings: object) -> list[Sampled]:
     arguments = {"temperature": 1.0, "max_tokens": 64, "timeout": 120} | settings
     async with generation_client() as client:
         calls = [live.server.generate(client, [5, 6, 7], seed=seed, **arguments) for seed in seeds]  # type: ignore[arg-type]
@@ -96,14 +96,14 @@ def test_the_prefix_cache_does_not_outlive_a_push(float32_server: Live) -> None:
         model = model_of_version(version)
         float32_server.transport.push(model.named_parameters(), version)
 
-        async def one() -> Completion:
+        async def one() -> Sampled:
             async with generation_client() as client:
                 return await float32_server.server.generate(client, prompt, seed=1, temperature=1.0, max_tokens=8)
 
         completion = asyncio.run(one())
-        learner = learner_logps(model, [([*prompt, *completion.token_ids], len(prompt))])
+        learner = learner_logps(model, [([*prompt, *completion.completion_ids], len(prompt))])
         assert largest_difference([completion.logps], learner) < 1e-3
-        assert completion.version_spans == [VersionSpan(version, 0, len(completion.token_ids))]
+        assert completion.version_spans == [VersionSpan(version, 0, len(completion.completion_ids))]
 
 
 def test_log_probs_are_those_of_the_temperature_sampled_at(float32_server: Live) -> None:
@@ -113,9 +113,9 @@ def test_log_probs_are_those_of_the_temperature_sampled_at(float32_server: Live)
     float32_server.transport.push(model.named_parameters(), 0)
     (completion,) = asyncio.run(complete(float32_server, range(1), temperature=0.5, max_tokens=12))
     with torch.no_grad():
-        logits = model(torch.tensor([[5, 6, 7, *completion.token_ids]])).logits[0, 2:-1]
+        logits = model(torch.tensor([[5, 6, 7, *completion.completion_ids]])).logits[0, 2:-1]
     logps = (logits / 0.5).log_softmax(-1)
-    learner = [logps[i, token].item() for i, token in enumerate(completion.token_ids)]
+    learner = [logps[i, token].item() for i, token in enumerate(completion.completion_ids)]
     assert largest_difference([completion.logps], [learner]) < 1e-3
 
 
@@ -151,7 +151,7 @@ def test_a_stop_text_may_be_a_special_token(float32_server: Live) -> None:
     special = tiny_tokenizer().convert_tokens_to_ids("<|im_start|>")
     settings = {"max_tokens": 128, "temperature": 2.0}
     free = asyncio.run(complete(float32_server, range(16), **settings))
-    seed = next(i for i, completion in enumerate(free) if special in completion.token_ids)
+    seed = next(i for i, completion in enumerate(free) if special in completion.completion_ids)
     (stopped,) = asyncio.run(complete(float32_server, range(seed, seed + 1), **settings, stop=["<|im_start|>"]))
     assert stopped.token_ids == free[seed].token_ids[: free[seed].token_ids.index(special) + 1]
 

@@ -19,9 +19,8 @@ from postrl.rewards.runner import RewardRunner
 from postrl.simulation import clock
 from postrl.types import Group, Rollout, VersionSpan
 from postrl.worker.informative import informative, unjudged
-from postrl.worker.worker import RolloutWorker
 from simulated_worker import TimedRewards, TimedSampler, prompts, rng, train, trained, worker
-from worker.test_streaming import data_order, lengths
+from worker.test_overlap import data_order, lengths
 
 # -- what teaches ------------------------------------------------------------------------------------------------------
 
@@ -212,8 +211,13 @@ def test_the_worker_inside_the_trainer_makes_the_same_batches(run):
     run = {**run, "max_staleness": 0, "lost": 0.0}
 
     async def main():
-        made = worker(*parts(run), number=PROMPTS, kind=RolloutWorker, **options(run))
-        return made, [(await made.groups(version))[0] for version in range(STEPS)]
+        made = worker(*parts(run), number=PROMPTS, **options(run))
+        made.sampler.embedded = True
+        batches = []
+        for version in range(STEPS):
+            made.pushed(version)
+            batches.append((await made.groups(version))[0])
+        return made, batches
 
     made, batches = clock.run(main())
     steps = expected(run)

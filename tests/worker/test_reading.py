@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,29 +14,25 @@ from helpers import TURN_END, tiny_tokenizer
 from postrl.config import GRPOConfig
 from postrl.given import Given
 from postrl.rewards.registry import resolve
-from postrl.rollout.sampler import Request, Sampled
+from postrl.rollout.sampler import Request, Sampler
 from postrl.rollout.vllm import VLLMSampler
 from postrl.run.folder import RunFolder
 from postrl.servers.client import VLLMServer
-from postrl.types import VersionSpan
-from postrl.worker.worker import RolloutWorker, build_worker
+from postrl.types import Sampled, VersionSpan
+from postrl.worker.building import build_worker
 
 INSIDE = r"<think>It is \boxed{4}.</think>It is 5."
 BEHIND = r"<think>It is \boxed{5}.</think>It is \boxed{4}."
 
 
-class Writing:
+class Writing(Sampler):
     """A sampler of this process that writes one text."""
 
     def __init__(self, ids: list[int]) -> None:
         self.ids = ids
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncIterator[tuple[int, Sampled]]:
-        for index in range(len(requests)):
-            yield index, Sampled(self.ids, [-0.5] * len(self.ids), [VersionSpan(0, 0, len(self.ids))], "stop")
-
-    def describe(self) -> str:
-        return "a text"
+    async def sample(self, request: Request) -> Sampled:
+        return Sampled(self.ids, [-0.5] * len(self.ids), [VersionSpan(0, 0, len(self.ids))], "stop")
 
 
 class Server(FakeVLLM):
@@ -74,13 +69,12 @@ def test_a_box_between_tags_that_are_special_tokens_never_pays_and_format_sees_t
             )
         config = GRPOConfig(prompts_per_step=1, num_generations=2, max_completion_length=64, seed=3)
         stops = [tokenizer.eos_token_id]
-        worker, _ = build_worker(
-            RolloutWorker, config, tokenizer, sampler, RunFolder(tmp_path), given=given, stop_token_ids=stops
-        )
+        worker, _ = build_worker(config, tokenizer, sampler, RunFolder(tmp_path), given=given, stop_token_ids=stops)
         stack.callback(worker.close)
 
         async def both() -> list[Any]:
             await worker.start()
+            worker.pushed(0)
             return [*(await worker.groups(0))[0], *(await worker.evaluate(0))[0]]
 
         for group in asyncio.run(both()):

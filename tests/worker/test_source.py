@@ -13,7 +13,7 @@ from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
 from postrl.rollout.store import write_rollouts
 from postrl.types import GREEDY
-from postrl.worker.source import LocalSource, ReplaySource, run_to_end, total_steps
+from postrl.worker.source import LocalSource, Loop, ReplaySource, total_steps
 from postrl.worker.worker import NO_TURN
 
 
@@ -103,8 +103,12 @@ class Worker:
     async def start(self) -> None:
         self.started += 1
 
+    def pushed(self, version):
+        self.version = version
+
     async def groups(self, version):
         await asyncio.sleep(0)
+        assert version == self.version
         return [version], {}
 
 
@@ -127,8 +131,8 @@ def test_what_a_coroutine_raises_comes_out_of_either_way():
         raise UsageError("no")
 
     async def cell():
-        return run_to_end(fail())
+        return Loop().run(fail())
 
-    for call in (lambda: run_to_end(fail()), lambda: asyncio.run(cell())):
+    for call in (lambda: Loop().run(fail()), lambda: asyncio.run(cell())):
         with pytest.raises(UsageError, match="no"):
             call()

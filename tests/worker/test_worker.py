@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,16 @@ from postrl.launch.siblings import siblings
 from postrl.learning.batch import make_batch
 from postrl.rewards.registry import resolve
 from postrl.rewards.runner import RewardRunner
-from postrl.rollout.sampler import Request, Sampled, derive_seed
+from postrl.rollout.sampler import Request, Sampler, derive_seed
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder
 from postrl.run.messages import ProtocolError, encode
-from postrl.types import Group, Prompt, Rollout, VersionSpan
+from postrl.types import Group, Prompt, Rollout, Sampled, VersionSpan
+from postrl.worker.building import build_worker
+from postrl.worker.groups import check_logps
 from postrl.worker.process import serve
-from postrl.worker.source import RemoteSource
-from postrl.worker.streaming import StreamingWorker
-from postrl.worker.worker import RolloutWorker, build_worker, check_logps
+from postrl.worker.source import LocalSource, RemoteSource
+from postrl.worker.worker import RolloutWorker
 
 TOKENIZER = tiny_tokenizer()
 
@@ -53,30 +54,27 @@ def said(text: str, version: int = 0, **changes: Any) -> Sampled:
 
 
 @dataclass
-class Scripted:
-    """A sampler that says what the script has for a request, in an order of its own."""
+class Scripted(Sampler):
+    """A sampler that says what the script has for a request; `last_first`: what was asked for last comes first."""
 
     script: Callable[[int, Request], Sampled]
-    order: Callable[[int], Sequence[int]] = range
+    last_first: bool = False
     asked: list[Request] = field(default_factory=list)
     before: Callable[[int], None] = lambda nth: None
+    came: set[int] = field(default_factory=set)
 
-    async def sample(self, requests: Sequence[Request]):
-        before = len(self.asked)
-        self.asked += requests
-        for nth, index in enumerate(self.order(len(requests))):
-            await asyncio.to_thread(self.before, before + nth)
-            yield index, self.script(before + index, requests[index])
+    async def sample(self, request: Request) -> Sampled:
+        nth = len(self.asked)
+        self.asked.append(request)
+        await asyncio.sleep(0)
+        while self.last_first and self.open_after(nth):
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(self.before, nth)
+        self.came.add(nth)
+        return self.script(nth, request)
 
-    def hold(self) -> None: ...
-
-    def release(self, version: int) -> None: ...
-
-    def describe(self) -> str:
-        return "a script"
-
-    async def gauges(self) -> dict[str, float]:
-        return {}
+    def open_after(self, nth: int) -> bool:
+        return any(later not in self.came for later in range(nth + 1, len(self.asked)))
 
 
 def letters(completions, goal, **columns):
@@ -127,7 +125,7 @@ def serving(
 ) -> Iterator[RemoteSource]:
     """A worker in a thread; yields the learner's end of it."""
     chosen = config(**options)
-    worker = StreamingWorker(
+    worker = RolloutWorker(
         chosen,
         train=prompts(5),
         evaluate=prompts(evaluate) if evaluate else None,
@@ -160,7 +158,7 @@ def abc(index: int, request: Request) -> Sampled:
 
 
 def test_groups_are_whole_scored_and_in_order_whatever_order_they_finish_in(tmp_path):
-    sampler = Scripted(abc, order=lambda n: reversed(range(n)))
+    sampler = Scripted(abc, last_first=True)
     with serving(tmp_path, sampler, seed=7, temperature=0.5, stop=["!"]) as source:
         groups, metrics = next_groups(source, 4)
     assert [(group.prompt_id, group.group_id, group.prompt, group.columns) for group in groups] == [
@@ -283,7 +281,7 @@ def test_a_reward_file_that_has_changed_since_the_checkpoint_is_named(tmp_path):
         file.write_text(code)
         folder = RunFolder(tmp_path)
         given = Given(rewards=[resolve(f"{file}:own")], train=[{"prompt": "one", "prompts": "two"}])
-        worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, given=given)
+        worker, _ = build_worker(config(), TOKENIZER, Scripted(abc), folder, given=given)
         with contextlib.closing(worker):
             asyncio.run(worker.start())
             if state is not None:
@@ -329,8 +327,8 @@ def test_prompts_that_another_engine_had_begun_come_first(tmp_path):
         tokenizer=TOKENIZER,
     )  # fmt: skip
     embedded.load_state(json.loads(json.dumps(state)), finished)
-    assert embedded.state()["open"] == [[0, "rows:0", 0, 0], [1, "rows:1", 0, 0]]
-    groups, _ = asyncio.run(embedded.groups(1))
+    assert embedded.state()["open"] == [[0, "rows:0", 1, 0], [1, "rows:1", 0, 0]]
+    groups, _ = LocalSource(embedded, 5).groups(1, 1)
     assert [group.prompt_id for group in groups] == ["rows:0", "rows:1"]
     assert embedded.state()["open"] == []
 
@@ -459,7 +457,6 @@ def test_another_version_of_the_protocol_is_refused(tmp_path, monkeypatch):
 def test_a_data_set_brings_its_own_reward_and_its_size_is_noted(tmp_path):
     folder = RunFolder(tmp_path)
     worker, train = build_worker(
-        RolloutWorker,
         GRPOConfig(dataset=["arithmetic"], eval_dataset="arithmetic:eval", eval_prompts=7),
         TOKENIZER,
         Scripted(abc),
@@ -477,7 +474,7 @@ def test_a_data_set_brings_its_own_reward_and_its_size_is_noted(tmp_path):
 def test_what_was_guessed_of_the_data_is_noted(tmp_path):
     folder = RunFolder(tmp_path)
     given = Given(rewards=[resolve(letters)], train=[{"question": "one"}])
-    worker, _ = build_worker(RolloutWorker, config(), TOKENIZER, Scripted(abc), folder, given=given)
+    worker, _ = build_worker(config(), TOKENIZER, Scripted(abc), folder, given=given)
     worker.close()
     notes = (folder.logs / "notes.log").read_text()
     assert "question for prompt (--prompt-column" in notes and notes.count("--chat makes each a user message") == 1
@@ -505,7 +502,7 @@ def test_rows_and_functions_of_a_script_go_first(tmp_path):
     rows = [{"prompt": "one", "goal": "x"}, {"prompt": "two", "goal": "y"}]
     given = Given(rewards=[resolve(letters)], train=rows)
     worker, train = build_worker(
-        RolloutWorker, GRPOConfig(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given
+        GRPOConfig(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given
     )
     worker.close()
     assert worker.rewards.names == ("letters",)
@@ -520,9 +517,7 @@ def test_several_data_sets_are_each_scored_by_their_own_reward(tmp_path):
         dataset=["arithmetic", "gsm8k"], dataset_path=[f"gsm8k={tmp_path}/gsm8k.jsonl"], prompts_per_step=81
     )
     tokenizer = tiny_tokenizer()
-    worker, _ = build_worker(
-        RolloutWorker, settings, tokenizer, Scripted(lambda index, request: said("#### 7")), folder
-    )
+    worker, _ = build_worker(settings, tokenizer, Scripted(lambda index, request: said("#### 7")), folder)
     with contextlib.closing(worker):
         groups, metrics = asyncio.run(worker.groups(0))
     assert {(group.prompt_id.split(":")[0], *group.rollouts[0].rewards) for group in groups} == {
@@ -538,7 +533,7 @@ def test_several_data_sets_are_each_scored_by_their_own_reward(tmp_path):
 def test_the_functions_of_a_script_score_the_rows_of_a_data_set_with_a_reward_of_its_own(tmp_path):
     given = Given(rewards=[resolve(longest)])
     worker, train = build_worker(
-        RolloutWorker, config(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given
+        config(dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given
     )
     worker.close()
     assert worker.rewards.names == ("longest",)
@@ -552,7 +547,7 @@ def test_length_is_punished_once(tmp_path):
         UsageError, match=r"overlong_buffer = 0.2 \(algorithm = dapo\) and the reward soft_overlong both"
     ) as error:
         build_worker(
-            RolloutWorker, GRPOConfig(algorithm="dapo", dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path),
+            GRPOConfig(algorithm="dapo", dataset=["arithmetic"]), TOKENIZER, Scripted(abc), RunFolder(tmp_path),
             given=Given(rewards=[resolve("arithmetic"), resolve("soft_overlong")]),
         )  # fmt: skip
     assert "--overlong-buffer 0" in error.value.hint
@@ -561,9 +556,7 @@ def test_length_is_punished_once(tmp_path):
 def test_the_reward_of_the_evaluation_set_is_there_too(tmp_path):
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "3 + 4?", "answer": "#### 7"}) + "\n")
     settings = config(dataset=["gsm8k"], dataset_path=[str(tmp_path / "test.jsonl")], eval_dataset="arithmetic", seed=1)
-    worker, _ = build_worker(
-        RolloutWorker, settings, TOKENIZER, Scripted(lambda index, request: said("7")), RunFolder(tmp_path)
-    )
+    worker, _ = build_worker(settings, TOKENIZER, Scripted(lambda index, request: said("7")), RunFolder(tmp_path))
     with contextlib.closing(worker):
         groups, _ = asyncio.run(worker.evaluate(0))
     assert {tuple(group.rollouts[0].statuses) for group in groups} == {("arithmetic",)}
@@ -575,7 +568,7 @@ def test_options_and_settings_reach_the_reward(tmp_path):
         reward=["arithmetic", "soft_overlong"], reward_arg=["soft_overlong.cache=16"], reward_weights=[1, 0.5]
     )
     sampler = Scripted(lambda index, request: said("7777777"))  # 7 tokens and the end of turn, of 16
-    worker, _ = build_worker(RolloutWorker, settings, TOKENIZER, sampler, RunFolder(tmp_path), given=given)
+    worker, _ = build_worker(settings, TOKENIZER, sampler, RunFolder(tmp_path), given=given)
     with contextlib.closing(worker):
         groups, _ = asyncio.run(worker.groups(0))
     lengths = {len(r.completion_ids) for group in groups for r in group.rollouts}
@@ -585,7 +578,7 @@ def test_options_and_settings_reach_the_reward(tmp_path):
 def test_data_without_a_reward_needs_one(tmp_path):
     given = Given(train=[{"prompt": "one"}])
     with pytest.raises(UsageError, match="no reward is given, and train has none of its own"):
-        build_worker(RolloutWorker, GRPOConfig(), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given)
+        build_worker(GRPOConfig(), TOKENIZER, Scripted(abc), RunFolder(tmp_path), given=given)
 
 
 # -- a process of its own ----------------------------------------------------------------------------------------------

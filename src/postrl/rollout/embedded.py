@@ -8,7 +8,7 @@ weights, not on its neighbours (up to the rounding of batched matrix products).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 
 from postrl.errors import PostrlError, UsageError
-from postrl.rollout.sampler import Request, Sampled
-from postrl.types import VersionSpan
+from postrl.rollout.sampler import Request, Sampler
+from postrl.types import Sampled, VersionSpan
 
 MAX_SEQUENCES = 256
 """Completions in flight at once: bounds the KV cache."""
+TURNS = 8
+"""Turns of the event loop that tasks take until they have asked: a group's, then those of its completions, then theirs."""
 STOP_MARGIN = 8
 """Tokens before a stop text that are decoded with it: a text that begins in the middle may lose its first blank."""
 
 
-class EmbeddedSampler:
-    """Samples from a transformers causal language model held in this process.
+class EmbeddedSampler(Sampler):
+    """Samples from a transformers causal language model held in this process. The event loop stands still meanwhile.
 
     Args:
         model: the causal language model (or peft model) to sample from; switched to eval mode while sampling.
@@ -44,19 +46,40 @@ class EmbeddedSampler:
         self._version = version
         self._most = MAX_SEQUENCES
         """Completions at once; fewer after memory ran out."""
+        self._asked: list[tuple[Request, asyncio.Future[Sampled]]] = []
+        self._serving: asyncio.Task[None] | None = None
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
-        """See `Sampler.sample`; in batches of at most MAX_SEQUENCES, in the order of the requests.
+    embedded = True
+
+    async def sample(self, request: Request) -> Sampled:
+        """See `Sampler.sample`. What is asked for in one go is computed in batches of at most MAX_SEQUENCES, in its order.
 
         Raises:
             UsageError: the model keeps another state than keys and values, which cannot be shared out.
             PostrlError: out of memory with a single completion.
         """
-        for start in range(0, len(requests), self._most):
-            await asyncio.sleep(0)  # what the batch before has set going (rewards) may start before this one takes over
-            indices = range(start, min(start + self._most, len(requests)))
-            for index, sampled in zip(indices, self._batch([requests[i] for i in indices]), strict=True):
-                yield index, sampled
+        future: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self._asked.append((request, future))
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+        return await future
+
+    async def _serve(self) -> None:
+        """Answer until nothing is asked. Before each batch the loop goes round: others may ask too, and what the batch
+        before has set going (rewards) may start before this one takes over."""
+        while self._asked:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            batch, self._asked = self._asked[: self._most], self._asked[self._most :]
+            batch = [(request, future) for request, future in batch if not future.done()]  # the others were given up
+            try:
+                sampled = self._batch([request for request, _ in batch]) if batch else []
+            except Exception as error:
+                for _, future in batch:
+                    future.set_exception(error)
+            else:
+                for (_, future), completion in zip(batch, sampled, strict=True):
+                    future.set_result(completion)
 
     @torch.no_grad()
     def _batch(self, requests: Sequence[Request]) -> list[Sampled]:

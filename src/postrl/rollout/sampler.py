@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
 
-from postrl.types import FinishReason, VersionSpan
-
-T = TypeVar("T")
+from postrl.types import Sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,60 +47,31 @@ class Request:
     sampling: Sampling
     min_version: int = 0
     """Oldest weights that may write a token of it."""
-    sample_index: int = 0
-    """Which completion of its group it is; see `postrl.types.Rollout`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One completion as it came back; see `postrl.types.Rollout` for the fields."""
+class Sampler:
+    """Where completions come from: one request, one completion. What most samplers need not do has its default here."""
 
-    completion_ids: list[int]
-    logps: list[float]
-    version_spans: list[VersionSpan]
-    finish_reason: FinishReason
-    """"abort": it was given up, and the other fields are empty."""
-    support: list[list[int]] | None = None
+    embedded = False
+    """It computes in the trainer's process: what is asked for together is one batch, and nothing goes on beside it."""
 
-
-class Sampler(Protocol):
-    """Where completions come from."""
-
-    def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
-        """Yield (index of the request, completion) in the order they finish."""
-        ...
-
-
-async def as_they_end(completions: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[T, None]:
-    """What each gives, in the order they end. All run at once, and those that are left end with the generator."""
-    tasks = [asyncio.create_task(completion) for completion in completions]
-    try:
-        for done in asyncio.as_completed(tasks):
-            yield await done
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class ServerSampler(Sampler, Protocol):
-    """A sampler beside the learner, whose weights change while it samples."""
+    async def sample(self, request: Request) -> Sampled:
+        """The completion of a request. Cancelling gives it up."""
+        raise NotImplementedError
 
     def hold(self) -> None:
         """Ask for nothing new until `release`: the weights are about to change."""
-        ...
 
     def release(self, version: int) -> None:
-        """They have changed: the samplers serve `version`."""
-        ...
+        """They have changed: `version` is what is sampled from now on."""
 
     def describe(self) -> str:
         """What it is doing, in a few words."""
-        ...
+        return "in this process"
 
     async def gauges(self) -> dict[str, float]:
         """Metrics of its own."""
-        ...
+        return {}
 
 
 def derive_seed(run_seed: int, group_id: int, prompt_id: str, sample_index: int, attempt: int = 0) -> int:

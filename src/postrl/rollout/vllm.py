@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from postrl.errors import PostrlError, RequestRefused, ServerError, WaitTimeout, WeightsLost
 from postrl.host.limits import connections
-from postrl.rollout.sampler import Request, Sampled, as_they_end
-from postrl.servers.api import NOT_OURS, Completion, adapter_name
+from postrl.rollout.sampler import Request, Sampler
+from postrl.servers.api import NOT_OURS, adapter_name
 from postrl.servers.client import VLLMServer, generation_client
 from postrl.servers.lost import in_use
-from postrl.types import FinishReason, VersionSpan
+from postrl.types import Sampled, VersionSpan
 
 RETRY_PAUSE = 1.0
 """Seconds between two tries of one request."""
@@ -31,7 +32,7 @@ MAX_TIMEOUTS = 2
 """Tries of one completion that may take longer than request_timeout; then it is given up."""
 
 
-class VLLMSampler:
+class VLLMSampler(Sampler):
     """Samples from `servers`, each completion by a request of its own.
 
     A completion that a push of weights interrupts (in_flight abort) is sent again with what it has so far; its tokens
@@ -72,33 +73,41 @@ class VLLMSampler:
         self._failed_at: list[float | None] = [None] * len(self.servers)
         # Beyond it requests wait here instead of in the server's queue.
         self._room = asyncio.Semaphore(connections(len(self.servers)) * len(self.servers))
+        self._client: Any = None
+        self._open_requests = 0
         self._open = asyncio.Event()
         self._open.set()
 
-    async def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
-        """See `Sampler.sample`. Leaving early closes the connections, and the servers drop the requests.
+    async def sample(self, request: Request) -> Sampled:
+        """See `Sampler.sample`. Cancelling closes the connection, and the server drops the request.
 
         Raises:
-            RequestRefused: a server will not answer one of them, such as a prompt that is too long for it.
+            RequestRefused: a server will not answer it, such as a prompt that is too long for it.
             WeightsLost: all servers were restarted, and wait for weights.
-            ServerError: a completion could not be had within `patience`; the text holds the last failure.
+            ServerError: the completion could not be had within `patience`; the text holds the last failure.
         """
-        async with generation_client() as client:
+        async with self._connected() as client, self._room:
+            return await self._sample(client, request)
 
-            async def one(index: int, request: Request) -> tuple[int, Sampled]:
-                async with self._room:
-                    return index, await self._sample(client, request)
-
-            async with contextlib.aclosing(as_they_end(one(i, r) for i, r in enumerate(requests))) as completions:
-                async for completion in completions:
-                    yield completion
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        """The client of all requests that are open: the last one closes it."""
+        if not self._open_requests:
+            self._client = generation_client()
+        client, self._open_requests = self._client, self._open_requests + 1
+        try:
+            yield client
+        finally:
+            self._open_requests -= 1
+            if not self._open_requests:
+                await client.aclose()
 
     def hold(self) -> None:
-        """See `ServerSampler.hold`."""
+        """See `Sampler.hold`."""
         self._open.clear()
 
     def release(self, version: int) -> None:
-        """See `ServerSampler.release`."""
+        """See `Sampler.release`."""
         self._version = version
         self._blank.clear()
         self._releases += 1  # not the version: one may come again, of other weights, after a resume
@@ -122,8 +131,8 @@ class VLLMSampler:
             "rollout/preemptions": float(sum(answer.preemptions for answer in found)),
         }
 
-    async def _sample(self, client: object, request: Request) -> Sampled:
-        written, timeouts = _Written(), 0
+    async def _sample(self, client: Any, request: Request) -> Sampled:
+        written, parts, timeouts = Sampled(), 0, 0
         last: PostrlError | None = None
         end = time.monotonic() + self.patience
         while time.monotonic() < end:
@@ -133,17 +142,20 @@ class VLLMSampler:
             index = self._choose()
             self._load[index] += 1
             try:
-                completion = await self._ask(client, self.servers[index], request, written)
-                problem = _problem(completion, request)
+                part = await self._ask(client, self.servers[index], request, written, parts)
+                problem = _problem(part, request)
                 if not problem:
-                    if (reason := written.add(completion, request)) != "abort":
+                    written, parts = written.then(part), parts + bool(part.completion_ids)
+                    if written.finish_reason == "abort" and len(written.completion_ids) >= request.sampling.max_tokens:
+                        written = replace(written, finish_reason="length")
+                    if written.finish_reason != "abort":
                         self._failed_at[index] = None
-                        return written.result(reason)
-                    if completion.token_ids:
+                        return written
+                    if part.completion_ids:
                         end = time.monotonic() + self.patience
                     if not self._open.is_set():
                         continue
-                if problem and not self.resynced and _versions(completion) == {NOT_OURS}:
+                if problem and not self.resynced and _versions(part) == {NOT_OURS}:
                     self._blank.add(index)
                 last = ServerError(f"{self.servers[index].url} {problem or 'gave up a completion before its end'}")
             except RequestRefused:
@@ -153,7 +165,7 @@ class VLLMSampler:
             finally:
                 self._load[index] -= 1
             if timeouts >= MAX_TIMEOUTS:
-                return Sampled([], [], [], "abort")
+                return Sampled()
             self._failed_at[index] = time.monotonic()
             self.reissued += 1
             await asyncio.sleep(RETRY_PAUSE)
@@ -174,64 +186,34 @@ class VLLMSampler:
         failed_at = self._failed_at[index]
         return failed_at is not None and (self._load[index] > 0 or time.monotonic() < failed_at + AVOID)
 
-    async def _ask(self, client: object, server: VLLMServer, request: Request, written: _Written) -> Completion:
-        n = len(written.token_ids)
-        version = max(request.min_version, self._version)
-        completion = await server.generate(
-            client,  # type: ignore[arg-type]
-            [*request.prompt_ids, *written.token_ids],
-            seed=(request.seed + written.parts) % 2**63,
-            temperature=request.sampling.temperature,
-            max_tokens=request.sampling.max_tokens - n,
-            stop=list(request.sampling.stop) or None,
-            stop_token_ids=sorted({*self.stop_token_ids, *request.sampling.stop_token_ids}) or None,
+    async def _ask(self, client: Any, server: VLLMServer, request: Request, written: Sampled, parts: int) -> Sampled:
+        version, sampling = max(request.min_version, self._version), request.sampling
+        part = await server.generate(
+            client,
+            [*request.prompt_ids, *written.completion_ids],
+            seed=(request.seed + parts) % 2**63,
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_tokens - len(written.completion_ids),
+            stop=list(sampling.stop) or None,
+            stop_token_ids=sorted({*self.stop_token_ids, *sampling.stop_token_ids}) or None,
             timeout=self.request_timeout,
             cache_salt=f"{self._salt}-{self._releases}" if self.salted else None,
             model=adapter_name(version) if self.adapters else None,
         )
-        return _of_adapter(completion, version) if self.adapters else completion
+        if not self.adapters:
+            return part
+        # All of it was written by the adapter that the request named. The engine's own versions are of the base model.
+        n = len(part.completion_ids)
+        return replace(part, version_spans=[VersionSpan(version, 0, n)] if n else [])
 
 
-@dataclass
-class _Written:
-    """What a completion has so far."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logps: list[float] = field(default_factory=list)
-    spans: list[VersionSpan] = field(default_factory=list)
-    parts: int = 0
-
-    def add(self, completion: Completion, request: Request) -> FinishReason:
-        """Append a part; why the whole has ended, "abort" if it has not."""
-        n = len(self.token_ids)
-        self.token_ids += completion.token_ids
-        self.logps += completion.logps
-        for span in completion.version_spans:
-            if self.spans and self.spans[-1].version == span.version:
-                self.spans[-1] = VersionSpan(span.version, self.spans[-1].start, n + span.end)
-            else:
-                self.spans.append(VersionSpan(span.version, n + span.start, n + span.end))
-        self.parts += bool(completion.token_ids)
-        whole = completion.finish_reason == "abort" and len(self.token_ids) >= request.sampling.max_tokens
-        return "length" if whole else completion.finish_reason
-
-    def result(self, reason: FinishReason) -> Sampled:
-        return Sampled(self.token_ids, self.logps, self.spans, reason)
+def _versions(part: Sampled) -> set[int]:
+    return {span.version for span in part.version_spans}
 
 
-def _of_adapter(completion: Completion, version: int) -> Completion:
-    """All of it was written by the adapter that the request named. The engine's own versions are of the base model."""
-    n = len(completion.token_ids)
-    return replace(completion, version_spans=[VersionSpan(version, 0, n)] if n else [])
-
-
-def _versions(completion: Completion) -> set[int]:
-    return {span.version for span in completion.version_spans}
-
-
-def _problem(completion: Completion, request: Request) -> str:
-    """Why a completion, or a part of one, is not usable; empty when it is."""
-    oldest = min(_versions(completion), default=request.min_version)
+def _problem(part: Sampled, request: Request) -> str:
+    """Why a part of a completion is not usable; empty when it is."""
+    oldest = min(_versions(part), default=request.min_version)
     if oldest < request.min_version:
         return f"generates with weights of version {oldest}, expected {request.min_version}"
     return ""

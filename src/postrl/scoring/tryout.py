@@ -9,6 +9,7 @@ sampled. `postrl reward test` scores and shows them.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -275,9 +276,7 @@ async def sampled(config: GRPOConfig, path: str, most: int, per_prompt: int) -> 
         for number, prompt in enumerate(prompts)
         for i in range(per_prompt)
     ]
-    ids: list[list[int]] = [[] for _ in requests]
-    async for index, completion in sampler.sample(requests):
-        ids[index] = completion.completion_ids
+    ids = [sampled.completion_ids for sampled in await asyncio.gather(*map(sampler.sample, requests))]
     trials = []
     for number, prompt in enumerate(prompts):
         mine = ids[number * per_prompt : (number + 1) * per_prompt]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from postrl.types import FinishReason, VersionSpan
+from postrl.types import Sampled, VersionSpan
 
 NOT_OURS = -1
 """Version of weights that postrl did not push: those a server was started with, or a label someone else set."""
@@ -27,19 +27,6 @@ ADAPTER_PREFIX = "policy-"
 def adapter_name(version: int) -> str:
     """What servers call the LoRA adapter of a weight version; -1: the canary's, which is none."""
     return f"{ADAPTER_PREFIX}perturbed" if version == NOT_OURS else f"{ADAPTER_PREFIX}v{version}"
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What a server generated for one prompt."""
-
-    token_ids: list[int]
-    """The tokens, end-of-turn token or stop text included."""
-    logps: list[float]
-    """Log-probability of each token under the distribution it was sampled from. NaN: the server gave none."""
-    version_spans: list[VersionSpan]
-    """Which weights produced which tokens: contiguous, in order, covering all; version -1: not ours."""
-    finish_reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +84,7 @@ def parse_logp(entry: dict[str, Any] | None) -> float:
     return math.nan if logp is None or logp <= MISSING_LOGP else float(logp)
 
 
-def parse_completion(answer: dict[str, Any]) -> Completion:
+def parse_completion(answer: dict[str, Any]) -> Sampled:
     """The one completion in the answer of /inference/v1/generate; ValueError, KeyError or TypeError: it is none."""
     (choice,) = answer["choices"]
     token_ids = [int(token) for token in choice["token_ids"]]
@@ -107,7 +94,7 @@ def parse_completion(answer: dict[str, Any]) -> Completion:
         raise ValueError(f"{len(logps)} log-probs for {len(token_ids)} tokens")
     if choice["finish_reason"] not in ("stop", "length", "abort"):
         raise ValueError(f"finish_reason {choice['finish_reason']!r}")
-    return Completion(
+    return Sampled(
         token_ids, logps, parse_spans(choice.get("weight_versions"), len(token_ids)), choice["finish_reason"]
     )
 

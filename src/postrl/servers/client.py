@@ -29,7 +29,6 @@ from postrl.servers.api import (
     GENERATE,
     LOAD_ADAPTER,
     MODELS,
-    Completion,
     ServerMetrics,
     excerpt,
     parse_completion,
@@ -40,6 +39,7 @@ from postrl.servers.api import (
     sampling_params,
     way_out,
 )
+from postrl.types import Sampled
 
 PauseMode = Literal["keep", "wait", "abort"]
 T = TypeVar("T")
@@ -213,7 +213,7 @@ class VLLMServer:
         timeout: float = 600.0,
         model: str | None = None,
         cache_salt: str | None = None,
-    ) -> Completion:
+    ) -> Sampled:
         """One completion of the model's full distribution at `temperature`; to cancel the task cancels the request.
 
         Args:

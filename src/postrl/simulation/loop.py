@@ -2,7 +2,7 @@
 
     report = simulate(config, assumed, Split(servers=3, ranks=5), steps=30)
 
-What waits, what is admitted, what is too old and what is dropped is decided by `StreamingWorker`, as in a run.
+What waits, what is admitted, what is too old and what is dropped is decided by `RolloutWorker`, as in a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from postrl.simulation import clock
 from postrl.simulation.assumptions import Assumptions, sends_adapters
 from postrl.simulation.sampler import SimulatedSampler
 from postrl.types import Group, Prompt, Rollout, reported
-from postrl.worker.streaming import StreamingWorker
+from postrl.worker.worker import RolloutWorker
 
 ASSESS_SPEED = 3.0
 """How much faster a forward pass is than an update: backward costs twice as much as forward."""
@@ -118,7 +118,7 @@ class SimulatedLearner:
     config: GRPOConfig
     assumed: Assumptions
     split: Split
-    worker: StreamingWorker
+    worker: RolloutWorker
     sampler: SimulatedSampler
     first: int
     on_step: Callable[[int, Metrics], None]
@@ -230,7 +230,7 @@ def simulate(
             slots=int(assumed.slots),
             adapters=sends_adapters(config),
         )
-        worker = StreamingWorker(
+        worker = RolloutWorker(
             config,
             train=_prompts(config, assumed),
             evaluate=None,

@@ -14,13 +14,13 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from postrl.rollout.sampler import Request, Sampled, as_they_end
+from postrl.rollout.sampler import Request, Sampler
 from postrl.simulation.assumptions import Speed
-from postrl.types import FinishReason, VersionSpan
+from postrl.types import FinishReason, Sampled, VersionSpan
 
 MAX_TRIES = 3
 """Tries of one completion that may fail; then it is given up."""
@@ -215,8 +215,8 @@ class SimulatedServer:
             self._empty.set()
 
 
-class SimulatedSampler:
-    """A `ServerSampler` over simulated servers, least loaded first. Completions have lengths and versions, no log-probs.
+class SimulatedSampler(Sampler):
+    """A `Sampler` over simulated servers, least loaded first. Completions have lengths and versions, no log-probs.
 
     Args:
         lengths: tokens of a request's completion, if nothing cuts it.
@@ -243,11 +243,8 @@ class SimulatedSampler:
         self._open = asyncio.Event()
         self._open.set()
 
-    def sample(self, requests: Sequence[Request]) -> AsyncGenerator[tuple[int, Sampled], None]:
+    async def sample(self, request: Request) -> Sampled:
         """See `Sampler.sample`."""
-        return as_they_end(self._sample(i, request) for i, request in enumerate(requests))
-
-    async def _sample(self, index: int, request: Request) -> tuple[int, Sampled]:
         if delay := self.delay(request):
             await asyncio.sleep(delay)
         wanted, most = self.lengths(request), request.sampling.max_tokens
@@ -256,13 +253,13 @@ class SimulatedSampler:
             await self._run(request, min(wanted, most))
             self.reissued += 1
         if failures >= MAX_TRIES:
-            return index, Sampled([], [], [], "abort")
+            return Sampled()
         completion = await self._run(request, min(wanted, most))
         reason: FinishReason = "length" if wanted > most else "stop"
         tokens: Any = range(
             completion.length
         )  # of tokens and log-probs only the number matters: no list of them is made
-        return index, Sampled(tokens, tokens, completion.version_spans(), reason)
+        return Sampled(tokens, tokens, completion.version_spans(), reason)
 
     async def _run(self, request: Request, length: float) -> SimulatedCompletion:
         """One completion to its end, sent again with what it has when a push sends it back."""
@@ -279,11 +276,11 @@ class SimulatedSampler:
         await asyncio.gather(*(server.push(version, seconds, in_flight) for server in self.servers))
 
     def hold(self) -> None:
-        """See `ServerSampler.hold`."""
+        """See `Sampler.hold`."""
         self._open.clear()
 
     def release(self, version: int) -> None:
-        """See `ServerSampler.release`. Servers that nobody pushed to hold the version from now on."""
+        """See `Sampler.release`. Servers that nobody pushed to hold the version from now on."""
         for server in self.servers:
             if server.version != version:
                 server.serve(version)
@@ -292,10 +289,6 @@ class SimulatedSampler:
     def describe(self) -> str:
         """How many completions each server has."""
         return ", ".join(f"simulated server {i} has {server.load}" for i, server in enumerate(self.servers))
-
-    async def gauges(self) -> dict[str, float]:
-        """None: what a server holds in its cache is not simulated."""
-        return {}
 
     def spent(self) -> tuple[float, float]:
         """See `SimulatedServer.spent`; all servers together."""

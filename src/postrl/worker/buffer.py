@@ -14,9 +14,23 @@ alone, as other systems have it, bounds the average and not the straggler.
 
 from __future__ import annotations
 
+import asyncio
+import enum
 from dataclasses import dataclass, field
 
 from postrl.types import Group, Prompt
+
+
+class Stage(enum.Enum):
+    """How far a group is."""
+
+    SAMPLING = enum.auto()
+    SCORING = enum.auto()
+    """It waits for its rewards."""
+    ALIKE = enum.auto()
+    """Scored, and all alike: another prompt takes its place, unless that was done too often for this batch."""
+    FINISHED = enum.auto()
+    """Scored, and may be trained on."""
 
 
 @dataclass(eq=False)
@@ -31,10 +45,22 @@ class Entry:
     """How often it was dropped and begun anew; part of the seeds."""
     failures: int = 0
     """How often of these its completions could not be had."""
-    finished: bool = False
-    """All its completions are there and scored, and it may be trained on."""
-    uninformative: bool = False
-    """Scored, and all alike: another prompt takes its place, unless that was done too often for this batch."""
+    stage: Stage = Stage.SAMPLING
+    cut: bool = False
+    """Its sampling was ended early: what is there is scored, and what it lacks was counted as dropped."""
+    task: asyncio.Task[None] | None = None
+    """What samples and scores it."""
+    sampling: asyncio.Timeout | None = None
+    """Around its sampling, while that goes on; rescheduled to end it."""
+
+    @property
+    def finished(self) -> bool:
+        return self.stage is Stage.FINISHED
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still sampled or scored."""
+        return self.stage in (Stage.SAMPLING, Stage.SCORING)
 
 
 @dataclass(eq=False)

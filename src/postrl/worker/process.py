@@ -25,8 +25,8 @@ from postrl.run.messages import (
 )
 from postrl.servers.lost import run_servers
 from postrl.weights.transports import TRANSPORTS
-from postrl.worker.streaming import StreamingWorker
-from postrl.worker.worker import build_worker
+from postrl.worker.building import build_worker
+from postrl.worker.worker import RolloutWorker
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def worker_main(run_dir: str) -> int:
     )
     known = vocabulary_of(config, path)
     worker, train = build_worker(
-        StreamingWorker, config, tokenizer, sampler, folder, given=given, stop_token_ids=stop_ids, vocabulary=known
+        config, tokenizer, sampler, folder, given=given, stop_token_ids=stop_ids, vocabulary=known
     )
     try:
         asyncio.run(serve(worker, len(train.prompts), connections.worker or ""))
@@ -66,7 +66,7 @@ def worker_main(run_dir: str) -> int:
     return 0
 
 
-async def serve(worker: StreamingWorker, num_prompts: int, address: str) -> None:
+async def serve(worker: RolloutWorker, num_prompts: int, address: str) -> None:
     """Answer the learner that connects to `address`, one request after the other, until it says goodbye.
 
     A connection that is lost is not the end: the learner connects anew, hands over its position and asks again. What the
@@ -100,7 +100,7 @@ async def serve(worker: StreamingWorker, num_prompts: int, address: str) -> None
         await finished.wait()
 
 
-async def _answer(worker: StreamingWorker, num_prompts: int, kind: str, data: dict[str, Any], arrays: Any) -> bytes:
+async def _answer(worker: RolloutWorker, num_prompts: int, kind: str, data: dict[str, Any], arrays: Any) -> bytes:
     """One request of the learner. What goes wrong travels back as an error, so that the learner can save and stop."""
     try:
         if kind == "groups":

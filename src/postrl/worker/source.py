@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -73,21 +73,25 @@ class Source(Protocol):
 
 
 class LocalSource:
-    """The rollout worker inside the learner: the embedded engine."""
+    """The rollout worker inside the learner: the embedded engine, which samples from the learner's own weights."""
 
     def __init__(self, worker: RolloutWorker, num_prompts: int) -> None:
-        self.worker = worker
+        self.worker, self._loop = worker, Loop()
         self.num_prompts = num_prompts
         self.rewards: list[str] | None = list(worker.rewards.names)
         self.has_evaluation = worker.evaluation is not None
         self.turn_tokens: Sequence[int] = worker.turn.tokens
-        run_to_end(worker.start())
+        self._loop.run(worker.start())
 
     def groups(self, step: int, version: int) -> tuple[list[Group], Metrics]:
-        return run_to_end(self.worker.groups(version))
+        async def next_batch() -> tuple[list[Group], Metrics]:
+            self.worker.pushed(version)  # only now: an evaluation in between has the sampler for itself
+            return await self.worker.groups(version)
+
+        return self._loop.run(next_batch())
 
     def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
-        return run_to_end(self.worker.evaluate(version))
+        return self._loop.run(self.worker.evaluate(version))
 
     def pushing(self, version: int) -> AbstractContextManager[None]:
         return nullcontext()
@@ -100,16 +104,31 @@ class LocalSource:
 
     def close(self) -> None:
         self.worker.close()
+        self._loop.close()
 
 
-def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run; in a thread of its own where a loop runs already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
+class Loop:
+    """One event loop for coroutines that are run one after the other; in a thread of its own where a loop runs already, as
+    in a notebook."""
+
+    def __init__(self) -> None:
+        self._runner, self._thread = asyncio.Runner(), ThreadPoolExecutor(1)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        result: T = self._here(self._runner.run, coroutine)
+        return result
+
+    def close(self) -> None:
+        """What still runs in it is cancelled."""
+        self._here(self._runner.close)
+        self._thread.shutdown()
+
+    def _here(self, act: Callable[..., T], *args: Any) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return act(*args)
+        return self._thread.submit(act, *args).result()
 
 
 class RemoteSource:

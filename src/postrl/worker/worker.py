@@ -1,39 +1,42 @@
 """The rollout worker: data order, requests, rewards. The page of `trainer.py`, for the other side of the loop.
 
-    prompts -> requests -> sampler -> completions -> groups, scored as soon as they are whole -> the learner
+    admit prompts while there is room  ->  an episode for each completion  ->  score each group  ->  batches, oldest first
 
-With the embedded engine it runs inside the trainer, a step at a time. Next to vLLM servers it is a `StreamingWorker`
-(postrl/worker/streaming.py) in a process of its own (postrl/worker/process.py), so that parsing answers and waiting for rewards
-never holds the interpreter of a trainer rank.
+It keeps the samplers busy while the learner trains, within the bound on staleness; at max_staleness 0 that is one batch
+after each publication of weights, the synchronous loop. What may be admitted and taken is decided in
+`postrl.worker.buffer`; here tasks are run, waited for, dropped and counted. With the embedded engine it lives in the
+trainer; next to vLLM servers in a process of its own (postrl/worker/process.py), so that parsing answers and waiting for
+rewards never holds the interpreter of a trainer rank.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.config.checks import length_twice, refuse
-from postrl.data.prompts import NAMED_UNUSABLE, PromptSet, PromptStream, load_prompts
-from postrl.errors import ServerError, UsageError
-from postrl.given import Given
-from postrl.rewards.registry import RewardSpec, resolve, with_options
-from postrl.rewards.rows import hidden_columns, scorable_rows, why_left_out
+from postrl.data.prompts import PromptSet, PromptStream
+from postrl.data.stream import planned_steps
+from postrl.errors import RolloutError, WeightsLost
 from postrl.rewards.runner import RewardRunner
-from postrl.rollout.sampler import Request, Sampled, Sampler, Sampling, derive_seed
-from postrl.rollout.turn_end import TurnEnd, turn_end
-from postrl.rows.tokens import check_vocabulary
-from postrl.run.folder import RunFolder
-from postrl.types import GREEDY, Group, Mean, Metrics, Prompt, Rollout, greedy_groups
+from postrl.rollout.episode import SingleTurn
+from postrl.rollout.sampler import Sampler
+from postrl.rollout.turn_end import TurnEnd
+from postrl.run.waiting import SPEAK_AFTER
+from postrl.types import Group, Mean, Metrics, Rollout, greedy_groups
+from postrl.worker.buffer import Buffer, Entry, Stage
+from postrl.worker.groups import check_logps, drop_unscored, mark_dropped, new_group, why_dropped
 from postrl.worker.informative import informative, unjudged
+from postrl.worker.making import GroupMaker
+from postrl.worker.tally import Tally
 
-MAX_MISSING_LOGPS = 0.01
-"""Share of tokens without a sampler log-prob above which a batch is refused."""
+MAX_FAILURES = 3
+"""Times a group may fail to give completions before its prompt is left out."""
+BARREN = 10
+"""Batches' worth of groups dropped in a row, or batches without anything to train on, that end the run."""
 NO_TURN = TurnEnd()
 
 
@@ -61,12 +64,15 @@ class RolloutWorker:
         note: Callable[[str], None] = lambda text: None,
         turn: TurnEnd = NO_TURN,
     ) -> None:
+        self.config, self.sampler, self.rewards, self.note = config, sampler, rewards, note
         self.turn = turn
-        self.config, self.sampler, self.rewards, self.tokenizer, self.note = config, sampler, rewards, tokenizer, note
+        self.maker = GroupMaker(config, sampler, rewards, turn, SingleTurn(turn, tokenizer))
         self.stream = PromptStream(train.prompts, seed=config.seed, shuffle=config.shuffle, weights=train.weights)
         self.prompts = {prompt.prompt_id: prompt for prompt in train.prompts}
-        self._begun: list[tuple[int, Prompt]] = []
-        """Prompts that another engine had begun, from a checkpoint: they come first."""
+        self.evaluation = evaluate
+        self.buffer = Buffer(config.prompts_per_step, config.max_staleness, config.rollout_queue_size)
+        self.planned = planned_steps(config, len(train.prompts)) * config.prompts_per_step
+        """Groups of the whole run: no prompt is drawn that no step will train on."""
         self.left_out = 0
         """Prompts that are never trained on; another one took the place of each."""
         self.dropped: Counter[str] = Counter()
@@ -74,17 +80,16 @@ class RolloutWorker:
         self.most_replaced = config.max_refills * config.prompts_per_step
         """Groups that dynamic sampling may replace for one batch."""
         self._said_kept = False
-        self.greedy = config.needs_greedy
-        """Whether each prompt gets a greedy completion as well; asked once, because a file may have to be run for it."""
-        self.evaluation = evaluate
-        self.sampling = Sampling(
-            config.temperature,
-            config.max_completion_length,
-            tuple(config.stop),
-            config.top_p,
-            config.top_k,
-            config.min_p,
-        )
+        self._again: deque[Entry] = deque()
+        """Prompts to begin before others are drawn."""
+        self._dropped: list[Group] = []
+        """Groups to be stored with the next batch, not to be trained on."""
+        self._training = False
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._weights_lost: WeightsLost | None = None
+        self._barren = 0
+        self._tally = Tally()
 
     async def start(self) -> None:
         """Start the reward functions, and see that the rows have what they ask for.
@@ -97,36 +102,46 @@ class RolloutWorker:
         evaluated = self.evaluation.prompts if self.evaluation else []
         self.rewards.check_columns([*self.prompts.values(), *evaluated])
 
+    # -- what the learner asks for -------------------------------------------------------------------------------------
+
     async def groups(self, version: int) -> tuple[list[Group], Metrics]:
-        """The scored groups of the next step, sampled from weights of `version`.
+        """The next batch for a learner that holds `version`, and the groups dropped since the last one.
 
         Raises:
             RewardError: rewards failed more often than the budget allows.
+            WeightsLost: all servers were restarted; to be asked again after another publication.
             ServerError: completions could not be had, or came without log-probs.
+            RolloutError: nothing that can be trained on comes any more; the message counts why.
         """
-        before, number = self.state(), self.config.prompts_per_step
-        groups: list[Group] = []
-        replaced: list[Group] = []
-        times: dict[str, float] = {}
+        if version != self.buffer.version:
+            raise ValueError(
+                f"groups for version {version} were asked for, and the samplers serve {self.buffer.version}"
+            )
+        started = asyncio.get_running_loop().time()
+        resumed, self._training = not self._training, True
+        self.buffer.phase = version
+        self._sweep()
+        if resumed:
+            self._barren = 0  # under a lower bound than before, much of what a checkpoint held is too old at once
+        self._fill()
+        async with self._speaking():
+            await self._until_ready()
+        taken, dropped, replaced = self.buffer.take(), self._dropped, self._replaced
+        self._dropped = []
+        self._sweep()
+        self._sift()
+        self._fill()
+        groups = [entry.group for entry in taken]
         try:
-            while len(groups) < number:
-                sampled, seconds = await self._sample(self._draw(number - len(groups)), self._requests, version)
-                times = {name: times.get(name, 0.0) + value for name, value in seconds.items()}
-                for group in sampled:
-                    if len(replaced) < self.most_replaced and self._replaceable(group):
-                        self._leave_out(group)
-                        replaced.append(group)
-                    else:
-                        groups.append(group)
-            return [*groups, *replaced], {**self._accept(groups, replaced), **times}
-        except BaseException:
-            self.load_state(before)  # for a checkpoint: they were not trained on
+            await self.rewards.score_step([*groups, *greedy_groups(groups)])
+            metrics = {**self._accept(groups, replaced), **await self.sampler.gauges()}
+        except Exception:
+            self._again.extend(map(_anew, taken))  # for a checkpoint: they were not trained on
+            self._dropped = [*dropped, *self._dropped]
             raise
-
-    def _draw(self, number: int) -> list[tuple[int, Prompt]]:
-        """The next prompts with their group ids: those that were begun before come first."""
-        prompts, self._begun = self._begun[:number], self._begun[number:]
-        return prompts + self.stream.next(number - len(prompts))
+        trained = any(rollout.dropped is None for group in groups for rollout in group.rollouts)
+        self._barren = 0 if trained else self._barren + len(groups)
+        return [*groups, *dropped], metrics | self._tally.metrics(started, self.buffer, self.sampler.embedded)
 
     async def evaluate(self, version: int) -> tuple[list[Group], Metrics]:
         """The completions of each prompt of the evaluation set, scored: a greedy one, or num_generations_eval that are sampled.
@@ -134,29 +149,35 @@ class RolloutWorker:
         Raises:
             RewardError, ServerError: as for `groups`.
         """
-        prompts = list(enumerate(self.evaluation.prompts)) if self.evaluation else []
-        number = self.config.num_generations_eval
-        sampling = self.sampling.greedy() if number == 1 else self.sampling
-
-        def ask(group: Group, prompt: Prompt, version: int) -> list[Request]:
-            return [self._request(group, prompt, i, sampling, version) for i in range(number)]
-
-        groups, _ = await self._sample(prompts, ask, version)
+        prompts = self.evaluation.prompts if self.evaluation else []
+        groups = [new_group(i, prompt) for i, prompt in enumerate(prompts)]
+        with self._tally.sampling():
+            await self.maker.evaluate(groups, prompts, version)
         groups = [group for group in groups if group.rollouts]
+        await self.rewards.score_step(groups)
         self.rewards.forget_logged()  # the next step reports its own
         self.rewards.check_budget(groups, self.config.reward_error_budget)
-        scores = [r.reward for g in groups for r in g.rollouts if r.reward is not None]
-        lengths = [len(r.completion_ids) for g in groups for r in g.rollouts]
-        cut = [r.finish_reason == "length" for g in groups for r in g.rollouts]
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        self._tally.tokens += sum(len(rollout.completion_ids) for rollout in rollouts)
         name = self.evaluation.name if self.evaluation else ""
         return groups, {
-            f"eval/{name}/reward": Mean.of(scores),
-            f"eval/{name}/completion_length": Mean.of(lengths),
-            f"eval/{name}/truncated_frac": Mean.of(cut),
+            f"eval/{name}/reward": Mean.of(r.reward for r in rollouts if r.reward is not None),
+            f"eval/{name}/completion_length": Mean.of(len(r.completion_ids) for r in rollouts),
+            f"eval/{name}/truncated_frac": Mean.of(r.finish_reason == "length" for r in rollouts),
             f"eval/{name}/missing_frac": Mean(float(len(prompts) - len(groups)), float(len(prompts))),
         }
 
-    def _accept(self, groups: list[Group], replaced: Sequence[Group] = ()) -> Metrics:
+    def hold(self) -> None:
+        """New weights are on their way, and nothing new may be asked of the samplers until `pushed`."""
+        self.sampler.hold()
+
+    def pushed(self, version: int) -> None:
+        """The samplers serve `version` from now on."""
+        self.buffer.version, self._weights_lost = version, None
+        self.sampler.release(version)
+        self._fill()
+
+    def _accept(self, groups: list[Group], replaced: Sequence[Group]) -> Metrics:
         """Check what a step is to be trained on, leave out what could not be scored, and say how it went.
 
         Args:
@@ -166,85 +187,180 @@ class RolloutWorker:
         judged = [*groups, *replaced]
         self.rewards.check_budget([*judged, *greedy_groups(judged)], self.config.reward_error_budget)
         check_logps(groups)
-        dropped = drop_unscored(groups)
-        metrics = {**self.rewards.metrics(judged), "epoch": self.stream.epoch, **self._counters()}
-        return {**metrics, **self._refills(groups, replaced), **_greedy(groups), "group/unscored": float(dropped)}
+        unscored = drop_unscored(groups)
+        metrics = {**self.rewards.metrics(judged), "epoch": self.stream.epoch, "group/unscored": float(unscored)}
+        metrics |= {f"rollout/dropped_{why}": float(self.dropped[why]) for why in ("stale", "error")}
+        if (reissued := getattr(self.sampler, "reissued", None)) is not None:
+            metrics["rollout/reissued"] = float(reissued)
+        if greedy := [group.greedy.reward for group in groups if group.greedy and group.greedy.reward is not None]:
+            metrics["reward/greedy_mean"] = Mean.of(greedy)
+        return {**metrics, **self._refills(groups, replaced)}
 
-    async def _sample(
-        self, prompts: Sequence[tuple[int, Prompt]], ask: Callable[[Group, Prompt, int], list[Request]], version: int
-    ) -> tuple[list[Group], dict[str, float]]:
-        """Sample all, score each group as soon as it is whole, and all of them by what compares them."""
-        started = time.monotonic()
-        groups = [new_group(gid, prompt) for gid, prompt in prompts]
-        asked = [ask(group, prompt, version) for group, (_, prompt) in zip(groups, prompts, strict=True)]
-        places = [(i, place) for i, requests in enumerate(asked) for place in range(len(requests))]
-        scoring: list[asyncio.Task[None]] = []
+    # -- production ----------------------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Begin as many groups as may be, once the learner trains: an evaluation alone needs none."""
+        if self.sampler.embedded and any(entry.open for entry in self.buffer.entries):
+            return
+        while (
+            self._training and self._weights_lost is None and self.buffer.room() and (entry := self._next()) is not None
+        ):
+            self.buffer.admit(entry)
+            entry.task = asyncio.create_task(self._produce(entry))
+            entry.task.add_done_callback(self._ended)
+
+    def _next(self) -> Entry | None:
+        if self._again:
+            return self._again.popleft()
+        if self.stream.position >= self.planned + self.left_out:
+            return None
+        ((group_id, prompt),) = self.stream.next(1)
+        return Entry(new_group(group_id, prompt), prompt, self.buffer.version)
+
+    async def _produce(self, entry: Entry) -> None:
+        """Sample a group and score it. A cut ends the sampling early; what is there is scored."""
         try:
-            async with contextlib.aclosing(self.sampler.sample([*itertools.chain(*asked)])) as completions:
-                async for index, sampled in completions:
-                    if sampled.finish_reason == "abort":  # given up: no completion is no wrong one
-                        continue
-                    i, place = places[index]
-                    self._add(groups[i], prompts[i][1], asked[i][place].sample_index, sampled)
-                    if len(groups[i].completions) == len(asked[i]):
-                        scoring.append(asyncio.create_task(self._score(groups[i])))
-            generated = time.monotonic()
-            await asyncio.gather(*scoring)
-            await self.rewards.score_step([*groups, *greedy_groups(groups)])
+            with self._tally.sampling():
+                await self._sample(entry)
+        except WeightsLost as error:
+            # Nothing can be sampled until the learner has published its weights again; the prompt comes first then.
+            self.buffer.remove(entry)
+            self._again.appendleft(_anew(entry))
+            self._weights_lost = error
+            return
+        if not self.maker.enough(entry.group):
+            entry.failures += 1
+            self._give_up(entry, "error", len(entry.group.rollouts))
+            return
+        entry.stage = Stage.SCORING
+        await self.maker.score(entry.group)
+        entry.stage = Stage.ALIKE if self._replaceable(entry.group) else Stage.FINISHED
+
+    async def _sample(self, entry: Entry) -> None:
+        def came(rollout: Rollout) -> None:
+            self._tally.tokens += len(rollout.completion_ids)
+            self.dropped["error"] += rollout.finish_reason == "abort"  # given up by the sampler, which has said so
+
+        try:
+            async with asyncio.timeout(None) as entry.sampling:
+                await self.maker.sample(entry.group, entry.prompt, entry.version, entry.attempt, came)
+        except TimeoutError:
+            if not entry.cut:
+                raise
         finally:
-            for task in scoring:
-                task.cancel()
-        return groups, {"time/generate": generated - started, "time/score": time.monotonic() - generated}
+            entry.sampling = None
 
-    def _requests(self, group: Group, prompt: Prompt, version: int, attempt: int = 0) -> list[Request]:
-        """One request for each completion of a group to train on, and where the algorithm needs it a greedy one."""
-        places = range(self.config.num_generations)
-        requests = [self._request(group, prompt, i, self.sampling, version, attempt) for i in places]
-        if self.greedy:
-            requests.append(self._request(group, prompt, GREEDY, self.sampling.greedy(), version, attempt))
-        return requests
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+        self._sift()
+        self._fill()
+        self._changed.set()
 
-    def _request(
-        self, group: Group, prompt: Prompt, place: int, sampling: Sampling, version: int, attempt: int = 0
-    ) -> Request:
-        seed = derive_seed(self.config.seed, group.group_id, prompt.prompt_id, place, attempt)
-        return Request(prompt.token_ids, seed, self.turn.sampling(sampling, prompt), version, place)
+    # -- batches -------------------------------------------------------------------------------------------------------
 
-    async def _score(self, group: Group) -> None:
-        group.rollouts.sort(key=lambda rollout: rollout.sample_index)
-        await asyncio.gather(*(self.rewards.score(scored) for scored in (group, *greedy_groups([group]))))
+    async def _until_ready(self) -> None:
+        """Until a batch may be taken. Under `wait`, at most stale_wait seconds longer than until it could be full."""
+        loop, end = asyncio.get_running_loop(), None
+        while not self._ready(end is not None and loop.time() >= end):
+            if (error := self._failure or self._weights_lost) is not None:
+                raise error
+            if end is None and self.buffer.full() and self.config.stale_policy == "wait":
+                end = loop.time() + self.config.stale_wait
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await self._changed.wait()
 
-    def _add(self, group: Group, prompt: Prompt, sample_index: int, sampled: Sampled) -> None:
-        """A completion that came."""
-        greedy = sample_index == GREEDY
-        rollout = Rollout(
-            prompt_id=prompt.prompt_id,
-            sample_index=sample_index,
-            prompt_ids=list(prompt.token_ids),
-            completion_ids=sampled.completion_ids,
-            logps=sampled.logps,
-            version_spans=sampled.version_spans,
-            finish_reason=sampled.finish_reason,
-            completion=self.turn.said(self.tokenizer, sampled.completion_ids, prompt),
-            dropped="greedy" if greedy else None,
-            support=sampled.support,
-        )
-        if greedy:
-            group.greedy = rollout
+    def _ready(self, waited: bool) -> bool:
+        if self._barren >= BARREN * self.buffer.batch:
+            raise RolloutError(
+                f"{self._barren} groups in a row could not be trained on. Dropped so far: {self._reasons()}",
+                hint="raise --max-staleness or --stale-wait if they were too old; see logs/rewards.log if they had no reward",
+            )
+        if not self.buffer.full():
+            return False
+        if self.config.stale_policy == "drop_rollout":
+            return not self._cut_due()
+        return waited or self.config.stale_policy == "drop_group" or not self.buffer.behind()
+
+    def _reasons(self) -> str:
+        return ", ".join(f"{number} {why}" for why, number in sorted(self.dropped.items())) or "none"
+
+    def _cut_due(self) -> bool:
+        """End the sampling of groups whose last chance is this batch, if they have enough completions to be trained on.
+        Returns whether any of them is still being scored, and so waited for."""
+        last = [e for e in self.buffer.entries if self.buffer.deadline(e) <= self.buffer.phase]
+        places = self.buffer.batch - sum(e.finished or e.cut for e in last)
+        for entry in self.buffer.due():
+            if places > 0 and entry.sampling and not entry.cut and self.maker.enough(entry.group):
+                self.dropped["stale"] += self.config.num_generations - len(entry.group.rollouts)
+                entry.cut = True
+                entry.sampling.reschedule(asyncio.get_running_loop().time())
+                places -= 1
+        return any(entry.cut and entry.open for entry in self.buffer.entries)
+
+    def _sweep(self) -> None:
+        """Drop what no batch may train any more; its prompts are begun anew."""
+        for entry in self.buffer.stale():
+            self._give_up(entry, "stale", len(entry.group.rollouts) if entry.cut else self.config.num_generations)
+
+    def _give_up(self, entry: Entry, why: str, number: int) -> None:
+        """Drop a group that cannot be trained on; its prompt is begun anew, or left out when its completions never come.
+        `number` of them are not counted yet."""
+        mark_dropped(entry.group, why)
+        self._drop(entry)
+        self.dropped[why] += number
+        self._tally.lengths += [len(rollout.completion_ids) for rollout in entry.group.rollouts]
+        self._barren += 1
+        if entry.failures >= MAX_FAILURES:
+            self.left_out += 1
+            self.note(
+                f"left out the prompt {entry.group.prompt_id}: its completions did not come {entry.failures} times"
+            )
         else:
-            group.rollouts.append(rollout)
+            self._again.append(_anew(entry, entry.attempt + 1))
+        self._fill()
+
+    def _drop(self, entry: Entry) -> None:
+        """Take a group out; it is stored with the next batch."""
+        if entry.task is not None and entry.task is not asyncio.current_task():
+            entry.task.cancel()
+        self.buffer.remove(entry)
+        if entry.group.rollouts:
+            self._dropped.append(entry.group)
 
     # -- dynamic sampling ----------------------------------------------------------------------------------------------
+
+    @property
+    def _replaced(self) -> list[Group]:
+        """Groups since the last batch in whose place dynamic sampling put others."""
+        return [group for group in self._dropped if why_dropped(group) == "uninformative"]
 
     def _replaceable(self, group: Group) -> bool:
         """Whether another prompt is to take the place of this scored one."""
         return self.config.dynamic_sampling and not unjudged(group) and not informative(group, self.rewards.task)
 
-    def _leave_out(self, group: Group) -> None:
-        """Another prompt takes the place of this one: it is stored, not trained on."""
-        mark_dropped(group, "uninformative")
-        self.dropped["uninformative"] += len(group.rollouts)
-        self.left_out += 1
+    def _sift(self) -> None:
+        """Put other prompts in the place of groups that teach nothing; keep those that come after `most_replaced`.
+
+        Which groups these are depends on the order of the data, not on the order in which they finish: where an earlier
+        one may yet be the last that is replaced, a later one waits.
+        """
+        if not self.config.dynamic_sampling:
+            return
+        earlier = 0
+        for entry in sorted(self.buffer.entries, key=lambda entry: entry.group.group_id):
+            alike = entry.stage is Stage.ALIKE
+            if alike and len(self._replaced) + earlier < self.most_replaced:
+                self._drop(entry)
+                mark_dropped(entry.group, "uninformative")
+                self.dropped["uninformative"] += len(entry.group.rollouts)
+                self.left_out += 1
+            elif alike and len(self._replaced) >= self.most_replaced:
+                entry.stage = Stage.FINISHED
+            elif not entry.finished:
+                earlier += 1
 
     def _refills(self, groups: Sequence[Group], replaced: Sequence[Group]) -> Metrics:
         """What dynamic sampling did for a batch."""
@@ -264,25 +380,65 @@ class RolloutWorker:
             "rollout/uninformative": float(kept),
         }
 
-    def _counters(self) -> Metrics:
-        reissued = getattr(self.sampler, "reissued", None)
-        return {} if reissued is None else {"rollout/reissued": float(reissued)}
+    # -- what it waits for ---------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _speaking(self) -> Any:
+        async def speak() -> None:
+            loop = asyncio.get_running_loop()
+            since = loop.time()
+            while True:
+                await asyncio.sleep(SPEAK_AFTER)
+                waited = loop.time() - since
+                self.note(f"waited {waited:.0f} s for the rollouts of step {self.buffer.phase + 1}: {self.waits_for()}")
+
+        task = asyncio.create_task(speak())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def waits_for(self) -> str:
+        """How far the next batch is, in words."""
+        entries = self.buffer.entries
+        sampling = [entry.group for entry in entries if entry.stage is Stage.SAMPLING]
+        scoring = sum(entry.stage is Stage.SCORING for entry in entries)
+        parts = [f"{len(self.buffer.finished)} of {self.buffer.batch} groups are finished"]
+        if sampling:
+            missing = sum(len(self.maker.places) - len(group.completions) for group in sampling)
+            what = f"{missing} completions are missing; {self.sampler.describe()}"
+            parts.append(f"{len(sampling)} are being sampled ({what})")
+        if scoring:
+            parts.append(f"{scoring} wait for their rewards")
+        if self._replaced:
+            parts.append(f"{len(self._replaced)} were replaced because their completions are all alike")
+        if self.buffer.full():
+            parts.append(f"{len(self.buffer.due())} of those that are missing can only be trained in this step")
+        return ", ".join(parts)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Where the data stands, as JSON values: the stream, and what was begun and not yet trained on."""
-        begun = [[gid, prompt.prompt_id, 0, 0] for gid, prompt in self._begun]
-        counts = {"left_out": self.left_out, "dropped": dict(self.dropped)}
-        return {**self.stream.state(), "open": begun, **counts, "reward_versions": self.rewards.versions()}
+        """Where the data stands, as JSON values: the stream, and the groups that were begun and not yet taken."""
+        begun = sorted([*self.buffer.entries, *self._again], key=lambda entry: entry.group.group_id)
+        return {
+            **self.stream.state(),
+            "open": [[e.group.group_id, e.prompt.prompt_id, e.attempt, e.version] for e in begun],
+            "left_out": self.left_out,
+            "dropped": dict(self.dropped),
+            "reward_versions": self.rewards.versions(),
+        }
 
     def finished_groups(self) -> list[Group]:
-        """Groups that are finished and not yet trained on, which a checkpoint keeps: here none."""
-        return []
+        """The groups among "open" of `state` that are finished and need not be begun anew, and those that were dropped
+        since the last batch: they are stored with the next one."""
+        return [*(entry.group for entry in self.buffer.finished), *self._dropped]
 
     def load_state(self, state: dict[str, Any], groups: Sequence[Group] = ()) -> None:
-        """Continue where `state` and `finished_groups` were taken.
+        """Continue where `state` was taken: `groups` are finished or dropped, what else was begun is begun anew.
 
         Raises:
-            DataError: they were taken from other prompts.
+            DataError: it was taken from other prompts.
         """
         if said := self.stream.load_state(state):
             self.note(said)
@@ -290,135 +446,32 @@ class RolloutWorker:
         for name, then in state.get("reward_versions", {}).items():
             if now.get(name, then) != then:
                 self.note(f"reward {name} has changed since the checkpoint: {then} then, {now[name]} now")
-        self._begun = [(gid, self.prompts[prompt_id]) for gid, prompt_id, *_ in state.get("open", [])]
         self.left_out = int(state.get("left_out", 0))
         self.dropped = Counter(state.get("dropped", {}))
+        self._stop()
+        self._dropped = [group for group in groups if why_dropped(group)]
+        finished = {group.group_id: group for group in groups if not why_dropped(group)}
+        self.buffer.entries, self._again = [], deque()
+        for gid, prompt_id, attempt, version in state.get("open", []):
+            prompt = self.prompts[prompt_id]
+            if (group := finished.get(gid)) is not None:
+                self.buffer.entries.append(Entry(group, prompt, version, attempt, stage=Stage.FINISHED))
+            else:
+                self._again.append(Entry(new_group(gid, prompt), prompt, version, attempt))
+        self._failure, self._weights_lost = None, None
+
+    def _stop(self) -> None:
+        self._training = False
+        for entry in self.buffer.entries:
+            if entry.task is not None:
+                entry.task.cancel()
 
     def close(self) -> None:
+        self._stop()
         self.rewards.close()
 
 
-def new_group(group_id: int, prompt: Prompt) -> Group:
-    """The group of a prompt, still without rollouts."""
-    return Group(prompt.prompt_id, group_id, prompt.text, prompt.messages, prompt.columns, [], prompt.rewards)
-
-
-def mark_dropped(group: Group, why: str) -> None:
-    """None of its completions is trained on."""
-    for rollout in group.rollouts:
-        rollout.dropped = why
-
-
-def drop_unscored(groups: Sequence[Group]) -> int:
-    """Leave groups out of which no completion could be scored: they are stored, not trained on. Returns how many."""
-    unscored = [group for group in groups if all(rollout.reward is None for rollout in group.rollouts)]
-    for group in unscored:
-        mark_dropped(group, "unscored")
-    return len(unscored)
-
-
-def _greedy(groups: Sequence[Group]) -> Metrics:
-    rewards = [group.greedy.reward for group in groups if group.greedy and group.greedy.reward is not None]
-    return {"reward/greedy_mean": Mean.of(rewards)} if rewards else {}
-
-
-def check_logps(groups: Sequence[Group]) -> None:
-    """Tokens that are trained on need the sampler's log-probs, for the importance correction.
-
-    Raises:
-        ServerError: more of them than one in a hundred have none.
-    """
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    logps = [x for rollout in rollouts for x, trained in zip(rollout.logps, rollout.loss_mask) if trained]
-    missing = sum(x != x for x in logps)
-    if missing > MAX_MISSING_LOGPS * len(logps):
-        raise ServerError(
-            f"{missing} of {len(logps)} tokens came without a log-prob from the sampler",
-            hint="start servers of your own with `postrl serve`, or with --logprobs-mode processed_logprobs",
-        )
-
-
-W = TypeVar("W", bound=RolloutWorker)
-
-
-def build_worker(
-    kind: type[W],
-    config: GRPOConfig,
-    tokenizer: Any,
-    sampler: Any,
-    folder: RunFolder,
-    *,
-    given: Given | None = None,
-    stop_token_ids: Sequence[int] = (),
-    vocabulary: int | None = None,
-) -> tuple[W, PromptSet]:
-    """Load the data, resolve the rewards and put the worker together; what was left out of the data is noted.
-
-    Args:
-        stop_token_ids: the eos tokens, with which `sampler` ends every completion.
-        vocabulary: tokens that the model knows; None: not known.
-
-    Raises:
-        DataError, UsageError: the data set or a reward cannot be used.
-    """
-    given = given or Given()
-    train = load_prompts(config, tokenizer, split="train", raw=given.train)
-    evaluate = None
-    if given.evaluate is not None or config.eval_dataset:
-        evaluate = load_prompts(config, tokenizer, split="eval", raw=given.evaluate)
-    sets = [train, *([] if evaluate is None else [evaluate])]
-    specs = _rewards(config, given, sets)
-    for prompts in sets:
-        if given.rewards:  # a script's functions score every row, also those of a data set with a reward of its own
-            for prompt in prompts.prompts:
-                prompt.rewards = ()
-        loaded = prompts.prompts
-        prompts.prompts, ids = scorable_rows(loaded, specs)
-        prompts.num_unusable += len(ids)
-        prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
-        folder.note(prompts.describe())
-        if said := hidden_columns(prompts.prompts):
-            folder.note(said)
-        if said := why_left_out(loaded, ids, specs):
-            folder.note(said)
-    for line in dict.fromkeys(note for prompts in sets for note in prompts.notes):
-        folder.note(line)
-    if any(spec.kind == "builtin" and spec.payload == "code" for spec in specs):
-        from postrl.rewards.code.sandbox import choose
-
-        folder.note(f"model-written code runs in the sandbox {choose(config.sandbox).about}")
-    prompts_of_all = [prompt for prompts in sets for prompt in prompts.prompts]
-    if vocabulary and (said := check_vocabulary(prompts_of_all, tokenizer, vocabulary)):
-        folder.note(said)
-    turn = turn_end(tokenizer, prompts_of_all, stop_token_ids)
-    if not any(map(turn.covers, prompts_of_all)):
-        turn = TurnEnd(eos=turn.eos)
-    elif said := turn.note(tokenizer):
-        folder.note(said)
-    rewards = RewardRunner.for_run(specs, config, log_path=folder.logs / "rewards.log")
-    worker = kind(
-        config,
-        train=train,
-        evaluate=evaluate,
-        sampler=sampler,
-        rewards=rewards,
-        tokenizer=tokenizer,
-        note=folder.note,
-        turn=turn,
-    )
-    for line in worker.stream.repeats(config.prompts_per_step):
-        folder.note(line)
-    return worker, train
-
-
-def _rewards(config: GRPOConfig, given: Given, sets: Sequence[PromptSet]) -> list[RewardSpec]:
-    """The run's reward functions with their options: the script's, those of --reward, else the data sets' own."""
-    own = dict.fromkeys(name for prompts in sets for name in prompts.default_reward)
-    specs = given.rewards or [resolve(name) for name in config.reward or own]
-    if not specs:
-        raise UsageError(
-            f"no reward is given, and {sets[0].name} has none of its own",
-            hint="--reward math, --reward code or --reward file.py:function",
-        )
-    refuse(length_twice(config, [str(spec.payload) for spec in specs if spec.kind == "builtin"]))  # a script's, too
-    return with_options(specs, config.reward_arg)
+def _anew(entry: Entry, attempt: int | None = None) -> Entry:
+    """The same prompt from its beginning."""
+    group = new_group(entry.group.group_id, entry.prompt)
+    return Entry(group, entry.prompt, entry.version, entry.attempt if attempt is None else attempt, entry.failures)

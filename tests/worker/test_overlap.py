@@ -189,7 +189,7 @@ def test_metrics_say_which_side_waits_and_an_evaluation_is_work_for_the_samplers
     overlapping, synchronous = clock.run(main(80.0, 1)), clock.run(main(20.0, 0))
     assert (overlapping["time/wait_for_rollouts"], overlapping["time/samplers_idle"]) == (0.0, 30.0)
     assert (synchronous["time/wait_for_rollouts"], synchronous["time/samplers_idle"]) == (50.0, 20.0)
-    assert synchronous["throughput/rollout_tokens_per_s"] == BATCH * GROUP * 50 / 70.0
+    assert synchronous["throughput/rollout_tokens_per_s"] == BATCH * GROUP * 50 / 50.0  # per second of generation
     assert overlapping["rollout/queue_groups"] == 0.0
     evaluated = clock.run(main(20.0, 0, evaluation=2))
     assert (evaluated["time/wait_for_rollouts"], evaluated["time/samplers_idle"]) == (50.0, 20.0)
@@ -324,7 +324,7 @@ def test_when_nothing_comes_any_more_the_run_ends_with_the_reasons():
 
 def test_a_sampler_that_gives_up_ends_the_wait():
     class Broken(TimedSampler):
-        async def _one(self, index, request):
+        async def sample(self, request):
             await asyncio.sleep(3)
             raise ServerError("vLLM server 0 is gone")
 
@@ -339,10 +339,10 @@ def test_servers_that_lost_the_weights_get_them_again_and_nothing_else_is_lost()
     class Restarted(TimedSampler):
         blank = False
 
-        async def _one(self, index, request):
+        async def sample(self, request):
             if self.blank:
                 raise WeightsLost("all servers were started again")
-            return await super()._one(index, request)
+            return await super().sample(request)
 
         def release(self, version):
             super().release(version)
