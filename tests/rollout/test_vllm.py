@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fake_vllm import FakeVLLM
+from helpers import eventually
 from postrl.errors import RequestRefused, ServerError, WeightsLost
 from postrl.rollout import vllm
 from postrl.rollout.sampler import Request, Sampling
@@ -163,6 +164,7 @@ def test_a_server_that_failed_gets_one_request_at_a_time_until_it_answers():
         completions = asyncio.as_completed([which.sample(request(seed)) for seed in range(6)])
         for _ in range(5):
             await next(completions)
+        await asyncio.to_thread(eventually, lambda: failed.asked > 1, "a request to come to the server that failed")
         asked.append(failed.asked)
         hold.set()
         await next(completions)
