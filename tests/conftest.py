@@ -25,10 +25,17 @@ settings.register_profile("suite", deadline=None)  # how long an example takes i
 settings.load_profile("suite")
 
 
+DEAR = {"live", "whole"}
+"""Fixtures that start vLLM servers or a whole run: a test that takes one is slow."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files in which something takes minutes come first (two processes that share the files out end at about the same time),
     and each stays in one piece, or what it has for all its tests would be made twice. What takes minutes may take many of
     them on a busy machine."""
+    for item in items:
+        if not DEAR.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
     for item in items:

@@ -3,7 +3,10 @@ share them (units.TOGETHER), and each test pushes the weights it needs.
 
 float32_server      float32; runs in its `runs` can attach to it, and the refresh of the LM head can be left out
 bfloat16_server     bfloat16: the type of a server's weights is fixed at its start
-adapter_server      float32, for LoRA adapters with --max-staleness 1: room for them is made at the start
+adapter_server      float32, for LoRA adapters of SERVED_LORA: room for them is made at the start
+
+Others start one where these cannot serve: whole runs whose own server is what is tested (e2e/test_vllm_run.py,
+e2e/test_faults.py), and a reward model (rewards/conftest.py).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import pytest
 
 from helpers import tiny_model_dir
 from postrl.config import GRPOConfig
-from postrl.launch.adapters import FULL, AdapterPlan
+from postrl.launch.adapters import FULL, adapter_plan
 from postrl.launch.ports import HeldPort
 from postrl.launch.process import ChildProcess
 from postrl.launch.vllm import WEIGHTS_FOLDER_VARIABLE, server_command
@@ -44,7 +47,7 @@ def register():
     DiskEngine.refresh_lm_heads = unless_left_out
 """
 
-ATTACHED = ("overlapping", "halved")
+ATTACHED = ("overlapping", "stricken", "halved")
 """Names of run folders whose weights the float32 server takes too."""
 
 
@@ -95,23 +98,27 @@ def start_server(
     dtype: str = "float32",
     backend: str = "postrl_disk",
     devices: Sequence[int] = (),
-    adapters: AdapterPlan = FULL,
+    lora: GRPOConfig | None = None,
     attached: Sequence[str] = (),
 ) -> Live:
-    """A server as the launcher starts it, smaller; `attached`: run folders in its `runs` whose weights it takes too."""
+    """A server as the launcher starts it, smaller; `lora`: settings of runs whose adapters it holds; `attached`: run folders
+    in its `runs` whose weights it takes too."""
     port = HeldPort()
     folder, runs = tmp / name / "weights", tmp / name / "runs"
     for made in (folder, runs):
         made.mkdir(parents=True)
+    model = str(tiny_model_dir(tmp / name / "model"))
     command, environment = server_command(
-        GRPOConfig(dtype=dtype, max_model_len=512, max_staleness=1, vllm_arg=["enforce-eager=true", "max-num-seqs=24"]),
-        model=str(tiny_model_dir(tmp / name / "model")),
+        GRPOConfig(
+            dtype=dtype, max_model_len=2048, max_staleness=1, vllm_arg=["enforce-eager=true", "max-num-seqs=24"]
+        ),
+        model=model,
         port=port.number,
         devices=list(devices),
         token=TOKEN,
         backend=backend,
         weights_dir=folder,
-        adapters=adapters,
+        adapters=adapter_plan(lora, model, cpu=not devices) if lora else FULL,
     )
     environment["VLLM_CPU_KVCACHE_SPACE"] = "1"
     environment["LEAVE_OUT_LM_HEADS"] = str(left_out(runs))
@@ -140,12 +147,12 @@ def stale_plugin(folder: Path) -> Path:
     return folder
 
 
-ADAPTERS = AdapterPlan(4, ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"))
+SERVED_LORA = GRPOConfig(engine="vllm", lora_rank=4, max_staleness=1)
 
 STARTS: dict[str, dict[str, Any]] = {
     "float32_server": {"attached": ATTACHED},
     "bfloat16_server": {"dtype": "bfloat16"},
-    "adapter_server": {"adapters": ADAPTERS},
+    "adapter_server": {"lora": SERVED_LORA},
 }
 
 

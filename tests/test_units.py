@@ -18,7 +18,7 @@ def test_every_file_that_shares_is_there():
     assert [file for files in TOGETHER.values() for file in files if not (TESTS / file).is_file()] == []
 
 
-@pytest.mark.parametrize(("name", "folder"), [*((name, "") for name in STARTS), ("served", "e2e"), ("whole", "e2e")])
+@pytest.mark.parametrize(("name", "folder"), [*((name, "") for name in STARTS), ("whole", "e2e")])
 def test_files_that_look_at_the_same_servers_or_run_are_one_unit(name, folder):
     using = [path for path in (TESTS / folder).rglob("*.py") if path.name not in OTHERS and name in words(path)]
     assert using and len({unit_of(path.relative_to(TESTS.parent).as_posix()) for path in using}) == 1

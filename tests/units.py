@@ -7,9 +7,8 @@ from typing import Any
 TOGETHER = {
     "servers": (
         "weights/test_vllm_server.py", "weights/test_in_flight.py", "weights/test_lora_server.py",
-        "e2e/test_async_run.py", "e2e/test_faults.py",
+        "rewards/test_judge.py", "e2e/test_async_run.py", "e2e/test_lora_run.py", "e2e/test_faults.py",
     ),
-    "served model": ("e2e/test_vllm_run.py", "e2e/test_lora_run.py"),
     "whole": ("e2e/test_embedded_run.py", "e2e/test_resume.py", "e2e/test_bad_input.py"),
 }  # fmt: skip
 """Files that one process runs, since they share what is dear: servers (live_servers.py) or a run (e2e/conftest.py). Any other

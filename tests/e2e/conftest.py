@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from e2e.runs import REWARDED, SERVER_ENV, SMALL_SERVER, Finished, Workplace
+from e2e.runs import REWARDED, Finished, Workplace
 from helpers import base_model_dir, tiny_model_dir
 
 REWARDS = """
@@ -66,24 +66,3 @@ SIX_STEPS = (*REWARDED, "--max-steps", "6", "--eval-dataset", "arithmetic:eval",
 def whole(place) -> Finished:
     """`postrl grpo` over six steps with evaluation, in the folder `whole`."""
     return place.postrl("grpo", *SIX_STEPS, "--output-dir", "whole")
-
-
-SERVED_STEPS = ("--dataset", "arithmetic", "--prompts-per-step", "2", "--num-generations", "4")
-SERVED_STEPS += (
-    "--max-completion-length",
-    "8",
-    "--reward",
-    "rewards.py:letters",
-    "--learning-rate",
-    "1e-2",
-    *SMALL_SERVER,
-)
-
-
-@pytest.fixture(scope="session")
-def served(place: Workplace) -> Finished:
-    """Three steps of a base model with a chat template on a real server of its own, in the folder `served`."""
-    return place.start(
-        "grpo", "--model", "base", *SERVED_STEPS, "--max-steps", "3", "--output-dir", "served",
-        "--eval-dataset", "arithmetic:eval", "--eval-prompts", "8", **SERVER_ENV,
-    ).wait(900)  # fmt: skip

@@ -10,7 +10,6 @@ import pytest
 from e2e.runs import Finished, Run, Workplace
 from live_servers import Live
 
-pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
 pytestmark = pytest.mark.slow
 
 STEPS, PROMPTS, GROUP = 20, 4, 4

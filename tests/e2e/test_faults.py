@@ -1,15 +1,16 @@
 """Processes that are killed or frozen in the middle of a run on real vLLM servers: the run goes on, nothing is lost.
 
-An asynchronous run loses its rollout worker, its server (frozen, then killed) and its trainer; a synchronous one loses
-its terminal, one of two servers for good, and later the other. Both are resumed and end their epoch, so that every prompt can
-be counted. What is killed must be the run's own, so each of the two starts its servers; the second is resumed beside a server
-that runs already.
+An asynchronous run loses its rollout worker, its server (frozen, then killed) and its launcher, and resumed its trainer; a
+synchronous one loses its terminal, one of two servers for good, and later the other. Both are resumed and end their epoch, so
+that every prompt can be counted. Servers that are killed must be the run's own, so each of the two starts its own, and starts
+them again; they are resumed beside a server that runs already.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 from collections import defaultdict
@@ -26,7 +27,6 @@ from postrl.errors import PostrlError
 from postrl.launch.ports import LOOPBACK
 from postrl.servers.client import VLLMServer
 
-pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
 pytestmark = pytest.mark.slow
 
 PROMPTS, PER_STEP, GROUP = 40, 2, 4
@@ -47,15 +47,30 @@ def rows(place: Workplace) -> None:
     (place.folder / "many.jsonl").write_text("\n".join(lines))
 
 
-# -- one server: worker, server and trainer, one after the other -------------------------------------------------------
+# -- one server: worker, server, launcher and trainer, one after the other ---------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def stricken(place: Workplace, rows: None) -> tuple[Finished, list[psutil.Process]]:
-    """A run whose trainer was killed after worker and server were: what it said, and which of its processes are left."""
-    flags = ("--output-dir", "stricken", "--max-staleness", "1", "--server-frozen-timeout", "30", "--save-steps", "1")
+def stricken_run(float32_server: Live) -> Run:
+    """Its folder."""
+    return Run(float32_server.runs / "stricken")
+
+
+@pytest.fixture(scope="module")
+def stricken(place: Workplace, rows: None, stricken_run: Run) -> tuple[Finished, list[psutil.Process]]:
+    """A run whose launcher was killed after worker and server were: what it said, and which of its processes are left."""
+    run = stricken_run
+    flags = (
+        "--output-dir",
+        str(run.path),
+        "--max-staleness",
+        "1",
+        "--server-frozen-timeout",
+        "30",
+        "--save-steps",
+        "1",
+    )
     with started(place, *RUN, *flags) as command:
-        run = place.run("stricken")
         goes_on(command, run, steps=2)
         strike(command, WORKER, signal.SIGKILL)
         goes_on(command, run)
@@ -64,15 +79,29 @@ def stricken(place: Workplace, rows: None) -> tuple[Finished, list[psutil.Proces
         strike(command, API_SERVER, signal.SIGKILL)
         goes_on(command, run)
         family = command.descendants()
-        strike(command, TRAINER, signal.SIGKILL)
-        finished = command.wait(PATIENCE)
-        return finished, psutil.wait_procs(family, timeout=30)[1]
+        assert command.only("EngineCore") in family
+        os.kill(command.process.pid, signal.SIGKILL)
+        return command.wait(PATIENCE), psutil.wait_procs(family, timeout=30)[1]
 
 
 @pytest.fixture(scope="module")
-def resumed(place: Workplace, stricken: Any) -> Finished:
+def trainerless(
+    place: Workplace, stricken: Any, stricken_run: Run, float32_server: Live
+) -> tuple[Finished, list[psutil.Process]]:
+    """The same run, resumed, whose trainer was killed then: what it said, and which of its processes are left."""
+    with beside(place, stricken_run, float32_server) as command:
+        goes_on(command, stricken_run)
+        wait_for("requests to run", lambda: command.ended() or float32_server.server.metrics().running)
+        assert not command.ended(), command.said()
+        family = command.descendants()
+        command.only(TRAINER).kill()
+        return command.wait(PATIENCE), psutil.wait_procs(family, timeout=30)[1]
+
+
+@pytest.fixture(scope="module")
+def resumed(place: Workplace, trainerless: Any, stricken_run: Run, float32_server: Live) -> Finished:
     """The same run, continued to its end."""
-    with started(place, "--config", "stricken/config.yaml", "--resume") as command:
+    with beside(place, stricken_run, float32_server) as command:
         return command.wait(PATIENCE)
 
 
@@ -84,21 +113,26 @@ def test_a_killed_worker_and_a_killed_or_frozen_server_are_started_again(stricke
     assert said.count("and holds weight version") == 2
 
 
-def test_a_killed_trainer_ends_the_run_with_the_way_to_go_on_and_no_process_is_left(
-    stricken: Any, place: Workplace
-) -> None:
+def test_nothing_outlives_a_killed_launcher_its_servers_processes_neither(stricken: Any) -> None:
     finished, left = stricken
-    saved = place.run("stricken").checkpoints()
+    assert (finished.code, finished.survivors, left) == (-signal.SIGKILL, [], [])
+
+
+def test_a_killed_trainer_ends_the_run_with_the_way_to_go_on_and_no_process_is_left(
+    trainerless: Any, stricken_run: Run, float32_server: Live
+) -> None:
+    finished, left = trainerless
     assert (finished.code, finished.survivors, left) == (1, [], [])
     assert "error: trainer: rank 0 was ended by SIGKILL" in finished.err
     assert "continue from step_" in finished.err
-    assert finished.err.endswith(f"with: postrl grpo --config {place.folder}/stricken/config.yaml --resume\n")
-    assert saved
+    assert finished.err.endswith(f"with: postrl grpo --config {stricken_run.path}/config.yaml --resume\n")
+    assert stricken_run.checkpoints()
+    assert float32_server.server.health(), "a server that is not the run's goes on"
 
 
-def test_the_resumed_run_trains_every_prompt_of_the_epoch_once(resumed: Finished, place: Workplace) -> None:
+def test_the_resumed_run_trains_every_prompt_of_the_epoch_once(resumed: Finished, stricken_run: Run) -> None:
     assert (resumed.code, resumed.survivors) == (0, []), resumed.err
-    trained_once(place.run("stricken"), max_staleness=1)
+    trained_once(stricken_run, max_staleness=1)
 
 
 # -- two servers, one lost for good, then the other --------------------------------------------------------------------
@@ -117,10 +151,11 @@ class Halved:
 
 
 @pytest.fixture(scope="module")
-def halved(place: Workplace, rows: None, float32_server: Live) -> Halved:
+def halved(place: Workplace, resumed: Finished, stricken_run: Run, float32_server: Live) -> Halved:
+    """Its model is the one that the run above saved: vLLM loads it."""
     run = Run(float32_server.runs / "halved")
     flags = ("--output-dir", str(run.path), "--num-servers", "2", "--server-restarts", "0", "--on-hangup", "continue")
-    with started(place, *RUN, *flags) as command:
+    with started(place, *RUN, "--model", f"{stricken_run.path}/model", *flags) as command:
         goes_on(command, run, steps=1)
         wait_for("requests to run", lambda: command.ended() or any(map(generates, command.named(API_SERVER))))
         everyone = [command.process, *command.descendants()]
@@ -140,9 +175,8 @@ def halved(place: Workplace, rows: None, float32_server: Live) -> Halved:
 
 @pytest.fixture(scope="module")
 def rescued(place: Workplace, halved: Halved, float32_server: Live) -> Finished:
-    """The same run, continued to its end beside a server that runs already."""
-    flags = ("--config", f"{halved.run.path}/config.yaml", "--resume", "--vllm-server-url", float32_server.server.url)
-    with started(place, *flags, "--num-servers", "1", **float32_server.attaching()) as command:
+    """The same run, continued to its end."""
+    with beside(place, halved.run, float32_server) as command:
         return command.wait(PATIENCE)
 
 
@@ -186,6 +220,12 @@ def started(place: Workplace, *args: str, **env: str) -> Iterator[Command]:
         if not command.ended():
             command.process.kill()
             command.wait()
+
+
+def beside(place: Workplace, run: Run, live: Live) -> contextlib.AbstractContextManager[Command]:
+    """The run, resumed beside a server that runs already."""
+    flags = ("--config", f"{run.path}/config.yaml", "--resume", "--vllm-server-url", live.server.url)
+    return started(place, *flags, "--num-servers", "1", **live.attaching())
 
 
 def strike(command: Command, name: str, number: signal.Signals, which: int = 0) -> None:

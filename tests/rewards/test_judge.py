@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from fake_vllm import FakeVLLM
+from live_servers import TOKEN, Live
 from postrl.errors import RewardError, UsageError
+from postrl.launch.vllm import SERVED_MODEL_NAME
 from postrl.rewards import Score
 from postrl.rewards.builtin import judge_processes
 from postrl.rewards.endpoint import Endpoint, key_from
@@ -323,13 +325,20 @@ def test_options_that_cannot_be_are_refused(options, message):
 
 
 FORM = '{"structured_outputs": {"regex": "Score: [0-9]"}}'
-"""SmolLM2 is too small to keep to the form by itself."""
+"""A random model does not keep to the form by itself."""
+
+
+@pytest.fixture
+def served_judge(float32_server: Live, monkeypatch) -> dict[str, Any]:
+    """Settings for a model behind a real OpenAI-compatible endpoint."""
+    monkeypatch.setenv("JUDGE_KEY", TOKEN)
+    return {"url": f"{float32_server.server.url}/v1", "model": SERVED_MODEL_NAME, "api_key_env": "JUDGE_KEY"}
 
 
 @pytest.mark.slow
-def test_a_language_model_of_ones_own_is_a_judge(chat_server, tmp_path):
+def test_a_language_model_of_ones_own_is_a_judge(served_judge, tmp_path):
     (tmp_path / "rubric.md").write_text("Is the sum right?")
-    settings = {"url": f"{chat_server}/v1", "model": "judge", "rubric": tmp_path / "rubric.md", "max_tokens": 48}
+    settings = {**served_judge, "rubric": tmp_path / "rubric.md", "max_tokens": 48}
     log = tmp_path / "rewards.log"
     g = group("3 + 4 = 7", "It is a secret.", messages=CHAT[1:], answer="7")
     with run_rewards(**settings, extra_body=FORM, log_path=log) as rewards:
@@ -344,20 +353,18 @@ def test_a_language_model_of_ones_own_is_a_judge(chat_server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_language_model_that_gives_no_score_is_a_failure_that_is_seen(chat_server, tmp_path):
+def test_a_language_model_that_gives_no_score_is_a_failure_that_is_seen(served_judge, tmp_path):
     log = tmp_path / "rewards.log"
     g = group("3 + 4 = 7", messages=CHAT[1:])
     cut = '{"structured_outputs": {"regex": "Score: [0-9]{40}"}}'
-    with run_rewards(
-        url=f"{chat_server}/v1", model="judge", max_tokens=8, retries=1, extra_body=cut, log_path=log
-    ) as r:
+    with run_rewards(**served_judge, max_tokens=8, retries=1, extra_body=cut, log_path=log) as r:
         score(r, g)
         metrics = r.metrics([g])
     assert (values(g, "judge"), statuses(g, "judge")) == ([None], ["infra_error"])
     assert "the reply was cut at max_tokens (2 tries)" in log.read_text()
     assert metrics["reward/judge/failed"] == (1.0, 1.0)
     assert metrics["reward/judge/completion_tokens"] == (16.0, 1.0)
-    with run_rewards(url=f"{chat_server}/v1", model="another") as r, pytest.raises(RewardError, match="HTTP 404"):
+    with run_rewards(**served_judge | {"model": "another"}) as r, pytest.raises(RewardError, match="HTTP 404"):
         asyncio.run(r.start())
 
 

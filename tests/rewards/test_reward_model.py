@@ -11,6 +11,7 @@ import pytest
 
 from fake_vllm import FakeVLLM
 from helpers import PAD, TURN_END, tiny_model_dir, tiny_tokenizer
+from live_servers import TOKEN
 from postrl.errors import RewardError, UsageError
 from postrl.rewards import resolve
 from postrl.rewards import reward_model as module
@@ -18,7 +19,6 @@ from postrl.rewards.registry import with_tokenizers
 from postrl.rewards.reward_model import model_reward
 from postrl.rewards.rows import scorable_rows
 from postrl.types import Prompt
-from rewards.conftest import TOKEN
 from rewards.groups import group, runner, score, statuses, values
 
 CHAT = [{"role": "user", "content": "What is 3 + 4?"}]

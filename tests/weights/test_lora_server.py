@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from helpers import tiny_model, tiny_tokenizer
-from live_servers import Live
-from postrl.config import GRPOConfig
+from live_servers import SERVED_LORA, Live
 from postrl.errors import CanaryError
 from postrl.learning.learner import Learner
 from postrl.learning.loading import with_lora
@@ -30,8 +29,6 @@ from .conftest import PAIRS, eventually, largest_difference, learner_logps
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = GRPOConfig(lora_rank=4, max_staleness=1)
-
 
 class Adapted:
     """A learner whose adapter can be moved from version to version, and the way to the server."""
@@ -39,13 +36,13 @@ class Adapted:
     def __init__(self, live: Live) -> None:
         self.server = live.server
         self.folder = live.folder
-        model = with_lora(tiny_model(), SETTINGS)
-        self.learner = Learner(model, config=SETTINGS, ranks=this_rank(), dtype="float32", total_updates=1)
+        model = with_lora(tiny_model(), SERVED_LORA)
+        self.learner = Learner(model, config=SERVED_LORA, ranks=this_rank(), dtype="float32", total_updates=1)
         self.transport = self.transport_of(LoraTransport)
 
     def transport_of(self, kind: type[LoraTransport]) -> LoraTransport:
         config = self.learner.policy.peft_config
-        return kind([self.server], self.folder, "float32", peft_config=config, max_staleness=SETTINGS.max_staleness)
+        return kind([self.server], self.folder, "float32", peft_config=config, max_staleness=SERVED_LORA.max_staleness)
 
     def become(self, version: int) -> None:
         """Version 0 changes nothing, as an adapter does at its start."""
