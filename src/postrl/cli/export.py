@@ -13,7 +13,7 @@ from postrl.cli.options import SettingsCommand
 
 SOURCES = """
 \b
-  a run's folder        its model, or its newest checkpoint where that is newer; --step names another
+  a run's folder        its model, or its newest checkpoint if that is newer; --step names another
   a checkpoint          RUN/checkpoints/step_000010, of a LoRA run or of a full one
   an adapter            RUN/model of a run with --lora-rank, or any adapter that peft loads
 
