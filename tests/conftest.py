@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from live_servers import adapter_server, bfloat16_server, float32_server, live  # noqa: F401 - fixtures of all folders
-from units import scheduler
+from units import order, scheduler
 
 # A suite in the background of a script was started with SIGINT ignored, under nohup with SIGHUP, and so would be what it starts.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not DEAR.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: order(item.nodeid.partition("::")[0], item.path in slow))
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from live_servers import STARTS
-from units import TOGETHER, scheduler, unit_of
+from units import LONG, TOGETHER, scheduler, unit_of
 
 TESTS = Path(__file__).parent
 OTHERS = {"conftest.py", "live_servers.py", Path(__file__).name}
 
 
 def test_every_file_that_shares_is_there():
-    assert [file for files in TOGETHER.values() for file in files if not (TESTS / file).is_file()] == []
+    assert [file for files in (*TOGETHER.values(), LONG) for file in files if not (TESTS / file).is_file()] == []
 
 
 @pytest.mark.parametrize(("name", "folder"), [*((name, "") for name in STARTS), ("whole", "e2e")])

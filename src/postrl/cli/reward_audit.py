@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +61,8 @@ def run(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
+    import asyncio
+
     from postrl.config import GRPOConfig
     from postrl.console import bar
     from postrl.rewards.runner import RewardRunner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,6 +113,8 @@ def _trials(
     settings: GRPOConfig, rows: int, completions: Path | None, run: Path | None, samples: int
 ) -> tuple[list[RewardSpec], list[Trial]]:
     """What scores, and what is scored. Mistakes in the names of rewards show before a model is loaded."""
+    import asyncio
+
     from postrl.scoring import tryout
 
     specs = reward_specs(settings.reward, settings.reward_arg)
@@ -167,6 +168,8 @@ def _local_model(settings: GRPOConfig) -> tuple[GRPOConfig, str]:
 
 def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[Trial], *, as_json: bool) -> int:
     """Score, show, and return how many scores failed."""
+    import asyncio
+
     from postrl.console import bar
     from postrl.rewards.runner import RewardRunner
     from postrl.scoring.tryout import score_all
