@@ -15,9 +15,11 @@ from postrl.version import __version__
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig as GRPOConfig
     from postrl.config import PPOConfig as PPOConfig
+    from postrl.config import RLOOConfig as RLOOConfig
     from postrl.errors import PostrlError as PostrlError
     from postrl.trainer import GRPOTrainer as GRPOTrainer
     from postrl.trainer import PPOTrainer as PPOTrainer
+    from postrl.trainer import RLOOTrainer as RLOOTrainer
     from postrl.types import Batch as Batch
     from postrl.types import Group as Group
     from postrl.types import Rollout as Rollout
@@ -27,6 +29,8 @@ _HOMES = {
     "GRPOTrainer": "postrl.trainer",
     "PPOConfig": "postrl.config",
     "PPOTrainer": "postrl.trainer",
+    "RLOOConfig": "postrl.config",
+    "RLOOTrainer": "postrl.trainer",
     "PostrlError": "postrl.errors",
     "Rollout": "postrl.types",
     "Group": "postrl.types",
@@ -41,6 +45,8 @@ __all__ = [
     "PPOConfig",
     "PPOTrainer",
     "PostrlError",
+    "RLOOConfig",
+    "RLOOTrainer",
     "Rollout",
     "__version__",
 ]

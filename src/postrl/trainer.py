@@ -17,7 +17,7 @@ from typing import Any
 from postrl.algorithms.objective import PolicyObjective, ValueObjective, with_advantages
 from postrl.algorithms.presets import PRESETS
 from postrl.callbacks import Callbacks
-from postrl.config import GRPOConfig, PPOConfig
+from postrl.config import GRPOConfig, PPOConfig, RLOOConfig
 from postrl.errors import PostrlError, UsageError, WeightsLost
 from postrl.given import Given
 from postrl.launch.owner import unnamed
@@ -291,3 +291,9 @@ class PPOTrainer(GRPOTrainer):
     """The same with a critic: proximal policy optimization (arXiv:1707.06347), or what args.algorithm names."""
 
     settings = PPOConfig
+
+
+class RLOOTrainer(GRPOTrainer):
+    """The same with the mean of the other completions as baseline (arXiv:2402.14740)."""
+
+    settings = RLOOConfig

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from postrl import GRPOTrainer, PPOTrainer, RLOOTrainer
 from postrl.config import GRPOConfig
 from postrl.config.settings import PANELS, Settings, in_steps
 from postrl.errors import UsageError
@@ -296,3 +297,10 @@ def test_an_algorithm_has_the_defaults_of_the_settings():
     of_a_run = {"reward_weights", "max_completion_length"}
     own = {f.name: f.default for f in fields(Algorithm) if f.name in GRPOConfig().to_dict() and f.name not in of_a_run}
     assert own == {name: getattr(GRPOConfig(), name) for name in own} and len(own) > 25
+
+
+def test_each_trainer_has_settings_with_the_defaults_of_its_algorithm():
+    for trainer, algorithm in ((GRPOTrainer, "grpo"), (PPOTrainer, "ppo"), (RLOOTrainer, "rloo")):
+        assert trainer.settings().algorithm == algorithm
+        usual = trainer.settings.defaults_of(algorithm)
+        assert {name: getattr(trainer.settings(), name) for name in usual} == usual

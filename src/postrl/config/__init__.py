@@ -7,3 +7,4 @@ from __future__ import annotations
 
 from postrl.config.config import GRPOConfig as GRPOConfig
 from postrl.config.config import PPOConfig as PPOConfig
+from postrl.config.config import RLOOConfig as RLOOConfig

@@ -115,3 +115,9 @@ class PPOConfig(GRPOConfig):
     """`GRPOConfig` whose default algorithm is ppo, for `PPOTrainer`."""
 
     default_algorithm = "ppo"
+
+
+class RLOOConfig(GRPOConfig):
+    """`GRPOConfig` whose default algorithm is rloo, for `RLOOTrainer`."""
+
+    default_algorithm = "rloo"
