@@ -78,14 +78,14 @@ def test_files_beside_the_new_ones_are_left_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../up", "/tmp/x", "a/b", "-x", ".hidden", "a b", "a\nb", "a;b", "é"])
 def test_a_name_that_is_no_plain_folder_name_is_refused(tmp_path, name):
-    with pytest.raises(UsageError, match="is no name for a folder"):
+    with pytest.raises(UsageError, match="is not the name of a folder"):
         scaffold(name, "reward", here=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "mine").write_text("")
-    with pytest.raises(UsageError, match="mine exists and is no folder"):
+    with pytest.raises(UsageError, match="mine exists and is not a folder"):
         scaffold("mine", "reward", here=tmp_path, force=True)
 
 

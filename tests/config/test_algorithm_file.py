@@ -77,7 +77,7 @@ def test_a_registered_algorithm_has_a_name_and_brings_its_settings(tmp_path):
     [
         (None, "MyAlgo", "there is no file"),
         (OTHER, "YourAlgo", "does not define YourAlgo"),
-        ("MyAlgo = (", "MyAlgo", "is no Python"),
+        ("MyAlgo = (", "MyAlgo", "is not Python"),
     ],
 )
 def test_the_launcher_says_what_is_wrong_with_the_file(tmp_path, content, name, says):

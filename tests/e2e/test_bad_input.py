@@ -52,7 +52,7 @@ def replaced(old: str, new: str, args=SMALL) -> tuple[str, ...]:
     [
         (replaced("tiny", "./nowhere"), "there is no model folder ./nowhere"),
         (replaced("tiny", "no-model"), "the folder no-model holds no model: it has no config.json"),
-        (replaced("tiny", "owner/name"), "the model owner/name is no folder here and not cached, and the hub cannot be"),
+        (replaced("tiny", "owner/name"), "the model owner/name is not a folder here and not cached, and the hub cannot be"),
         (replaced("arithmetic", "nowhere.jsonl"), "nowhere.jsonl does not exist"),
         (replaced("arithmetic", "arithmetik"), "there is no data set arithmetik\nhint: did you mean arithmetic;"),
         (

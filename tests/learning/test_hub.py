@@ -17,7 +17,7 @@ def test_without_an_upload_nothing_is_asked(monkeypatch, tmp_path):
 
 def test_a_name_that_is_no_hub_id_is_refused(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_x")
-    with pytest.raises(UsageError, match="push_to_hub is 'a/b/c', which is no hub id"):
+    with pytest.raises(UsageError, match="push_to_hub is 'a/b/c', which is not a hub id"):
         check_access("a/b/c")
 
 

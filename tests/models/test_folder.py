@@ -1,4 +1,4 @@
-"""Model folders that are none, or not whole, are told apart by their files alone; each message says what to do."""
+"""What is not a model folder, or not a whole one, is found out by its files alone; each message says what to do."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty config": (lambda f: (f / "config.json").write_text(""), r"config\.json is empty"),
     "a cut config": (lambda f: cut(f / "config.json"), r"config\.json is not valid JSON"),
     "a config that is a list": (lambda f: (f / "config.json").write_text("[]"), "is a JSON list"),
-    "a config that is no text": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "is no text"),
+    "a config that is not text": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe\x00"), "is not text"),
     "a config that is a pointer": (lambda f: (f / "config.json").write_bytes(POINTER), "pointer of git-lfs"),
     "no model_type": (lambda f: settings(f, model_type=None), "names no model_type"),
     "an unknown model_type": (lambda f: settings(f, model_type="llamaa"), r"'llamaa', which transformers .* not know"),
@@ -126,7 +126,7 @@ def test_shards_that_are_missing_damaged_or_without_an_index_are_named(sharded: 
     assert f"1 of {len(shards)} files of weights are missing, such as {shards[1].name}" in message
     index = folder / "model.safetensors.index.json"
     cut(index)
-    assert "index.json is no index of weights" in problem(folder)[0]
+    assert "index.json is not an index of weights" in problem(folder)[0]
     index.unlink()
     assert "holds model-00001-of" in problem(folder)[0] and "no index" in problem(folder)[0]
 

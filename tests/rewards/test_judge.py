@@ -304,15 +304,15 @@ def test_a_run_without_a_judge_does_not_start(judge):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"url": "localhost:8000"}, "is no address"),
-        ({"url": "http://127.0.0.1:abc/v1"}, "is no address"),
+        ({"url": "localhost:8000"}, "is not an address"),
+        ({"url": "http://127.0.0.1:abc/v1"}, "is not an address"),
         ({"url": "http://user:secret@127.0.0.1/v1"}, "^url holds a user name or a password\n"),
         ({"url": "http://user:secret@127.0.0.1:abc/v1"}, "^url holds a user name or a password\n"),
         ({"min_score": 10}, "min_score = 10, max_score = 10"),
         ({"concurrency": 0}, "concurrency = 0"),
         ({"timeout": 100}, "a completion may take 320 s; at most 180 s"),
         ({"retries": -1}, "retries = -1"),
-        ({"extra_body": "[1]"}, "extra_body = '.1.' is no JSON object"),
+        ({"extra_body": "[1]"}, "extra_body = '.1.' is not a JSON object"),
         ({"rubric": "nowhere.md"}, "cannot read the judge.s rubric nowhere.md"),
     ],
 )

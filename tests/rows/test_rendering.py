@@ -246,7 +246,7 @@ def test_no_chat_leaves_a_known_data_set_plain():
 def test_chat_without_a_template_and_a_system_prompt_without_chat_are_refused():
     with pytest.raises(DataError, match="no chat template"):
         load([{"prompt": "a"}], None, chat=True)
-    with pytest.raises(UsageError, match="which is no valid text"):
+    with pytest.raises(UsageError, match="which is not valid text"):
         GRPOConfig(system_prompt="a\udcff")
     with pytest.raises(UsageError, match="chat is off"):
         GRPOConfig(chat=False, system_prompt="Be brief.")

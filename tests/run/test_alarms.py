@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from postrl.config import GRPOConfig
-from postrl.run.alarms import Alarms, verdict
+from postrl.run.alarms import Alarms, nothing_learned
 
 LEARNS = {
     "reward/mean": 0.4, "reward/std": 0.4, "group/zero_std_frac": 0.5, "group/unscored": 0.0, "policy/lr": 1e-6,
@@ -33,7 +33,7 @@ def said(steps: list[dict[str, Any]], **settings: Any) -> list[str]:
 
 def test_a_run_that_learns_is_left_alone():
     assert said(rows(9)) == []
-    assert verdict(GRPOConfig(), rows(9)) == ""
+    assert nothing_learned(GRPOConfig(), rows(9)) == ""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_steps_that_have_a_word_of_their_own_get_no_other(changes):
 def test_a_learning_rate_of_0_is_said_at_the_start_and_at_the_end():
     assert said([], learning_rate=0.0) == ["learning_rate is 0, so the policy stays as it is (--learning-rate)"]
     steps = rows(3, **{"policy/lr": 0.0})
-    assert verdict(GRPOConfig(learning_rate=0.0), steps) == (
+    assert nothing_learned(GRPOConfig(learning_rate=0.0), steps) == (
         "nothing was learned: learning_rate is 0, so the policy stays as it is (--learning-rate)"
     )
 
@@ -108,9 +108,9 @@ def test_a_learning_rate_of_0_is_said_at_the_start_and_at_the_end():
 )  # fmt: skip
 def test_the_end_of_a_run_says_that_nothing_was_learned(changes, expected):
     evaluation = {"step": 0, "eval/rows/reward": 0.1}
-    assert verdict(GRPOConfig(), [evaluation, *rows(2, **changes)]).startswith(expected)
-    assert verdict(GRPOConfig(), [*rows(2, **changes), *rows(1)]) == ""
+    assert nothing_learned(GRPOConfig(), [evaluation, *rows(2, **changes)]).startswith(expected)
+    assert nothing_learned(GRPOConfig(), [*rows(2, **changes), *rows(1)]) == ""
 
 
 def test_a_run_that_did_no_step_has_no_verdict():
-    assert verdict(GRPOConfig(), [{"step": 0, "eval/rows/reward": 0.1}]) == ""
+    assert nothing_learned(GRPOConfig(), [{"step": 0, "eval/rows/reward": 0.1}]) == ""

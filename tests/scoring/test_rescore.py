@@ -13,17 +13,8 @@ from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
 from postrl.rewards import RewardRunner, resolve
 from postrl.rollout.store import read_rollouts, write_rollouts
-from postrl.scoring.rescore import (
-    TOTAL,
-    Comparison,
-    group_changes,
-    own_rewards,
-    rescore,
-    run_config,
-    steps_of,
-    stored_names,
-    write_rescored,
-)
+from postrl.scoring.comparison import TOTAL, Comparison, group_changes
+from postrl.scoring.rescore import rescore, rewards_of, rewards_stored_in, run_config, steps_of, write_rescored
 from postrl.types import GREEDY, Group, Rollout, VersionSpan, greedy_groups
 
 ANSWERS = (("7", "8", "no idea"), ("3", "3", "3"))
@@ -59,7 +50,7 @@ def make_run(folder, config, steps):
 
 
 def compare(run, *rewards, steps=None, examples=5):
-    specs = [resolve(reward) for reward in rewards] or own_rewards(run)
+    specs = [resolve(reward) for reward in rewards] or rewards_of(run)
     config = run_config(run)
     config.reward_weights = [] if rewards else config.reward_weights
     comparison = Comparison(examples)
@@ -114,9 +105,9 @@ def test_a_run_that_took_its_data_sets_reward_is_scored_with_that(tmp_path):
         [[group(1, "7", "8")]],
     )
     GRPOConfig(model="m", dataset=["arithmetic"]).save(run / "config.yaml")
-    assert [spec.name for spec in own_rewards(run)] == ["arithmetic"]
+    assert [spec.name for spec in rewards_of(run)] == ["arithmetic"]
     GRPOConfig(model="m", dataset=["x.jsonl"]).save(run / "config.yaml")  # then its rollouts say it
-    assert [spec.name for spec in own_rewards(run)] == ["arithmetic"]
+    assert [spec.name for spec in rewards_of(run)] == ["arithmetic"]
     assert compare(run).reproduced
 
 
@@ -129,7 +120,7 @@ def test_a_run_whose_algorithm_only_its_script_knows_is_scored_again_all_the_sam
 def test_rewards_that_a_script_gave_are_asked_for(run):
     GRPOConfig(model="m", dataset=["x.jsonl"]).save(run / "config.yaml")
     with pytest.raises(UsageError, match="was scored with letters, given by a script") as caught:
-        own_rewards(run)
+        rewards_of(run)
     assert "--reward" in caught.value.hint
 
 
@@ -244,7 +235,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 def test_a_file_that_is_no_rollouts_file_is_named(run):
     (run / "rollouts" / "step_000002.parquet").write_text("no parquet")
     with pytest.raises(DataError, match=r"cannot read .*step_000002\.parquet"):
-        stored_names(steps_of(run))
+        rewards_stored_in(steps_of(run))
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -300,7 +291,7 @@ def test_signs_and_orders_are_those_of_the_advantages_that_training_uses():
     import torch
 
     from postrl.algorithms.advantages import grpo
-    from postrl.scoring.rescore import _centred, _sign
+    from postrl.scoring.comparison import _centred, _sign
 
     nan = float("nan")
     for rewards in ([0.0, 1.0, 1.0], [0.1] * 8, [0.2, nan, 0.7], [nan, nan], [1.0], [-1.0, 3.0, 0.5, 0.5]):

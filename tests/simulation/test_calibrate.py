@@ -13,7 +13,7 @@ from postrl.rollout.store import write_rollouts
 from postrl.run.metrics import MetricsWriter
 from postrl.simulation.assumptions import CPU, Assumptions, guessed
 from postrl.simulation.calibrate import assume, generation_seconds, measured
-from postrl.simulation.loop import Split, simulate
+from postrl.simulation.loop import Division, simulate
 from postrl.types import Group, Rollout, VersionSpan
 
 TRUE = Assumptions(
@@ -29,13 +29,16 @@ def config(**changes) -> GRPOConfig:
     )  # fmt: skip
 
 
-def finished_run(folder: Path, settings: GRPOConfig, split: Split = Split(1, 1), truth: Assumptions = TRUE) -> str:  # noqa: B008
+ONE_EACH = Division(1, 1)
+
+
+def finished_run(folder: Path, settings: GRPOConfig, division: Division = ONE_EACH, truth: Assumptions = TRUE) -> str:
     """A run's folder with settings, metrics and rollouts."""
     (folder / "rollouts").mkdir(parents=True)
     settings.save(folder / "config.yaml")
-    (folder / "accelerate.yaml").write_text(f"num_processes: {split.ranks}\n")
+    (folder / "accelerate.yaml").write_text(f"num_processes: {division.ranks}\n")
     writer = MetricsWriter(folder / "metrics.jsonl")
-    simulate(settings, truth, split, steps=8, whole=True, on_step=lambda step, row: writer.write(step, row))
+    simulate(settings, truth, division, steps=8, whole=True, on_step=lambda step, row: writer.write(step, row))
     lengths = [min(200, round(truth.lengths().draw(i))) for i in range(160)]
     for step in (1, 2):
         write_rollouts(folder / "rollouts", step, "train", [_group(i, n) for i, n in enumerate(lengths[step - 1 :: 2])])
@@ -50,7 +53,7 @@ def _group(index: int, length: int) -> Group:
 @pytest.mark.parametrize("max_staleness", [0, 1])
 def test_a_run_tells_its_speeds_and_durations(tmp_path, max_staleness):
     settings = config(max_staleness=max_staleness)
-    run = finished_run(tmp_path / "run", settings, Split(1, 2))
+    run = finished_run(tmp_path / "run", settings, Division(1, 2))
     got = measured(run, guessed(settings, CPU))
     assert got.train_tokens_per_s == pytest.approx(TRUE.train_tokens_per_s, rel=0.01)
     assert got.push_seconds == pytest.approx(1.5)
@@ -64,10 +67,12 @@ def test_the_speed_of_a_server_is_such_that_the_run_generates_as_long_as_it_did(
     settings = config()
     run = finished_run(tmp_path / "run", settings)
     got = measured(run, guessed(settings, CPU))
-    split = Split(1, 1)
-    assert generation_seconds(settings, got, split) == pytest.approx(generation_seconds(settings, TRUE, split), rel=0.1)
-    wanted = simulate(settings, TRUE, split, steps=10).steps_per_hour
-    assert simulate(settings, got, split, steps=10).steps_per_hour == pytest.approx(wanted, rel=0.1)
+    division = Division(1, 1)
+    assert generation_seconds(settings, got, division) == pytest.approx(
+        generation_seconds(settings, TRUE, division), rel=0.1
+    )
+    wanted = simulate(settings, TRUE, division, steps=10).steps_per_hour
+    assert simulate(settings, got, division, steps=10).steps_per_hour == pytest.approx(wanted, rel=0.1)
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1])

@@ -32,8 +32,8 @@ def test_all_steps_count_and_are_written(tmp_path):
 
 
 def test_the_split_is_that_of_the_settings(tmp_path):
-    split = prepare(config(tmp_path, num_servers=3, simulation_arg=["gpus=8"])).split
-    assert (split.servers, split.ranks) == (3, 5)
+    division = prepare(config(tmp_path, num_servers=3, simulation_arg=["gpus=8"])).division
+    assert (division.servers, division.ranks) == (3, 5)
     with pytest.raises(UsageError, match="leave none of the 2 visible"):
         prepare(config(tmp_path, num_servers=3, simulation_arg=["gpus=2"]))
 

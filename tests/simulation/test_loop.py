@@ -13,7 +13,7 @@ from postrl.config import GRPOConfig
 from postrl.errors import RolloutError
 from postrl.simulation import clock
 from postrl.simulation.assumptions import Assumptions, Speed
-from postrl.simulation.loop import Report, Split, simulate
+from postrl.simulation.loop import Division, Report, simulate
 from postrl.simulation.sampler import SimulatedSampler
 from simulated_worker import TimedRewards, rng, trained, worker
 
@@ -37,13 +37,13 @@ def assumed(training: float = 50.0, **changes: Any) -> Assumptions:
 
 
 SETTINGS = ("in_flight", "lora_rank", "num_iterations", "beta")
-ONE_EACH = Split(servers=1, ranks=1)
+ONE_EACH = Division(servers=1, ranks=1)
 
 
-def report(max_staleness: int, training: float = 50.0, *, split: Split = ONE_EACH, **changes: Any) -> Report:
+def report(max_staleness: int, training: float = 50.0, *, division: Division = ONE_EACH, **changes: Any) -> Report:
     """Of four steps in the middle of a run; an even number, because two batches that are in flight may take turns."""
     own = {name: changes.pop(name) for name in SETTINGS if name in changes}
-    return simulate(config(max_staleness=max_staleness, **own), assumed(training, **changes), split, steps=4)
+    return simulate(config(max_staleness=max_staleness, **own), assumed(training, **changes), division, steps=4)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_an_adapter_is_pushed_without_a_pause():
 
 
 def test_more_ranks_train_faster_and_more_servers_generate_faster():
-    assert report(0, split=Split(1, 3), rank_efficiency=0.5).seconds / 4 == pytest.approx(50 + 25)
+    assert report(0, division=Division(1, 3), rank_efficiency=0.5).seconds / 4 == pytest.approx(50 + 25)
     crowded = {"slots": 3.0, "full_tokens_per_s": 3.0}  # two rounds on one server
     assert report(0, **crowded).seconds / 4 == pytest.approx(150.0)
-    two = report(0, split=Split(2, 1), **crowded)
+    two = report(0, division=Division(2, 1), **crowded)
     assert two.seconds / 4 == pytest.approx(100.0)
     assert (two.samplers_idle, two.running) == (pytest.approx(0.5), pytest.approx(1.5))  # of each
 
@@ -140,7 +140,7 @@ def test_the_steps_have_the_metrics_of_a_run_under_their_names():
     simulate(
         config(max_staleness=1),
         assumed(80.0, push_seconds=4.0),
-        Split(1, 1),
+        Division(1, 1),
         steps=3,
         whole=True,
         on_step=rows.__setitem__,
@@ -164,7 +164,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_does_not():
         out: list[dict[str, float]] = []
         lengths = assumed(length_sigma=0.8, reward_seconds=2.0)
         simulate(
-            config(seed=seed, max_staleness=2), lengths, Split(2, 1), steps=4, on_step=lambda _, row: out.append(row)
+            config(seed=seed, max_staleness=2), lengths, Division(2, 1), steps=4, on_step=lambda _, row: out.append(row)
         )
         return out
 
@@ -173,7 +173,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_does_not():
 
 def test_completions_that_take_longer_than_may_be_waited_for_are_counted_as_dropped():
     late = config(max_staleness=1, stale_policy="drop_group", max_completion_length=400)
-    got = simulate(late, assumed(20.0, endless=0.05), Split(1, 1), steps=20)
+    got = simulate(late, assumed(20.0, endless=0.05), Division(1, 1), steps=20)
     assert got.dropped_stale > 0
 
 

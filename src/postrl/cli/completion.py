@@ -24,9 +24,9 @@ def _algorithms() -> Iterable[str]:
 
 
 def _datasets() -> Iterable[str]:
-    from postrl.rows.recipes import PRESETS
+    from postrl.rows.recipes import RECIPES
 
-    return PRESETS
+    return RECIPES
 
 
 def _rewards() -> Iterable[str]:

@@ -62,19 +62,19 @@ def scaffold(name: str, template: str, *, force: bool = False, here: Path | None
     """Copy a template into the folder `name`; returns the files, as paths from `here`.
 
     Raises:
-        UsageError: a name that is none, or files that would be overwritten.
+        UsageError: not the name of a folder, or files that would be overwritten.
         PostrlError: the folder cannot be written.
     """
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a folder",
+            f"{name!r} is not the name of a folder",
             hint="use letters, digits, - _ and . (not first); the folder is made in the current one",
         )
     source, here = templates_folder() / template, here or Path()
     names = sorted(path.name for path in source.iterdir() if path.is_file())
     target = here / name
     if target.exists() and not target.is_dir():
-        raise UsageError(f"{name} exists and is no folder", hint="choose another name")
+        raise UsageError(f"{name} exists and is not a folder", hint="choose another name")
     if (there := [file for file in names if (target / file).exists()]) and not force:
         raise UsageError(
             f"{name} already has {', '.join(there)}", hint="choose another name, or overwrite them with --force"

@@ -39,7 +39,7 @@ def settings_command(
         run: called with the settings and whether it is a dry run; its result is the exit code.
         takes: the settings that mean something to it; default: all.
         only_show: the option that stands in for `--dry-run`.
-        further: options that are no settings: name -> (type with its option, default).
+        further: options that are not settings: name -> (type with its option, default).
         settings_of: name of the one among them that is the folder of a run whose settings are taken.
         algorithm: the one that is trained with unless --algorithm names another; its defaults are shown, and settings
             that mean nothing to it are not.

@@ -93,8 +93,8 @@ def _simulate(config: GRPOConfig, gpus: int | None, from_run: str | None, steps:
     from postrl.cli import simulated
     from postrl.console import bar
     from postrl.simulation.assumptions import model_size
-    from postrl.simulation.calibrate import assume, split_of
-    from postrl.simulation.splits import best, compare, divisions, staleness_of
+    from postrl.simulation.calibrate import assume, division_of
+    from postrl.simulation.divisions import best, compare, divisions, staleness_of
 
     if engine_of(config).embedded and not from_run:
         raise UsageError(
@@ -109,7 +109,7 @@ def _simulate(config: GRPOConfig, gpus: int | None, from_run: str | None, steps:
         config = replace(config, num_servers=1, num_processes=None)
     assumed, placement = assume(config)
     simulated.show_assumptions(assumed)
-    ways = ways or [split_of(placement)]
+    ways = ways or [division_of(placement)]
     with bar("simulating", len(ways) * len(staleness_of(config))) as done:
         reports = compare(config, assumed, ways, steps=steps, done=done)
     size = None if config.lora_rank or placement.cpu else model_size(config.model)

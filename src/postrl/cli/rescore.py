@@ -17,7 +17,7 @@ from postrl.errors import UsageError
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
     from postrl.rewards.registry import RewardSpec
-    from postrl.scoring.rescore import Comparison
+    from postrl.scoring.comparison import Comparison
 
 HELP = """Score the stored completions of RUN, the folder of a finished run, again, and show what changes. The run itself is not modified.
 
@@ -60,8 +60,9 @@ def rescore(
 ) -> None:
     from postrl.console import bar
     from postrl.rewards.runner import RewardRunner
-    from postrl.scoring.rescore import Comparison, steps_of
+    from postrl.scoring.comparison import Comparison
     from postrl.scoring.rescore import rescore as rescore_steps
+    from postrl.scoring.rescore import steps_of
 
     files = steps_of(run, steps)
     specs, config = _rewards(run, reward or [], reward_weights or [], reward_arg or [])
@@ -88,14 +89,14 @@ def _rewards(
     from dataclasses import replace
 
     from postrl.rewards.registry import with_options
-    from postrl.scoring.rescore import own_rewards, run_config
+    from postrl.scoring.rescore import rewards_of, run_config
 
     config = run_config(run)
     if names:
         return reward_specs(names, args), replace(config, reward=list(names), reward_weights=list(weights))
     if weights:
         raise UsageError("--reward-weights without --reward", hint="give one for each --reward")
-    return with_options(own_rewards(run), args), config
+    return with_options(rewards_of(run), args), config
 
 
 def _target(run: Path, output: Path | None, write: bool, names: Sequence[str]) -> Path | None:
@@ -150,7 +151,7 @@ def summary(comparison: Comparison) -> dict[str, Any]:
 
 
 def _show(comparison: Comparison, result: dict[str, Any]) -> None:
-    from postrl.scoring.rescore import GROUP_CHANGES
+    from postrl.scoring.comparison import GROUP_CHANGES
 
     _show_means(comparison)
     _show_statuses(comparison)

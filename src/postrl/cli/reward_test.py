@@ -122,9 +122,9 @@ def _trials(
     if run is not None:
         trials = tryout.stored(run, rows, own=not specs)
         if not specs:
-            from postrl.scoring.rescore import own_rewards
+            from postrl.scoring.rescore import rewards_of
 
-            return own_rewards(run), trials
+            return rewards_of(run), trials
     elif completions is not None:
         found, trials = tryout.given(settings, completions, rows)
         own = _told(found)
@@ -190,7 +190,7 @@ def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[T
 
 def _rows(trial: Trial) -> list[dict[str, Any]]:
     from postrl.rewards.score import Score
-    from postrl.scoring.rescore import question
+    from postrl.scoring.comparison import question
 
     return [
         {

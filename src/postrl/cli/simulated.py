@@ -18,7 +18,7 @@ from postrl.simulation.loop import Report
 NOT_OF_THE_COMMAND = frozenset(
     ["engine", "simulation_arg", "num_servers", "num_processes", "max_staleness", "output_dir", "run_name"]
 )
-"""Settings that the command line of a split leaves out, or has anew."""
+"""Settings that the command line of a division leaves out, or has anew."""
 
 
 def run(config: GRPOConfig, dry_run: bool) -> int:
@@ -100,9 +100,9 @@ servers/trainer. stale: mean staleness.
 
 def _cells(report: Report, weights: float | None) -> dict[str, str]:
     return {
-        "servers": str(report.split.servers),
-        "ranks": str(report.split.ranks),
-        "GB/rank": f"{(weights or 0.0) / report.split.ranks:.0f}",
+        "servers": str(report.division.servers),
+        "ranks": str(report.division.ranks),
+        "GB/rank": f"{(weights or 0.0) / report.division.ranks:.0f}",
         "bound": str(report.config.max_staleness),
         "steps/h": f"{report.steps_per_hour:.1f}",
         "tok/s": f"{report.rollout_tokens_per_s:.0f}",
@@ -119,8 +119,8 @@ def _share(share: float) -> str:
 
 
 def command(config: GRPOConfig, chosen: Report) -> str:
-    """The command line that runs it: what differs from the defaults, and the split."""
-    own = [f"--num-servers {chosen.split.servers}", f"--num-processes {chosen.split.ranks}"]
+    """The command line that runs it: what differs from the defaults, and the division."""
+    own = [f"--num-servers {chosen.division.servers}", f"--num-processes {chosen.division.ranks}"]
     own += [f"--max-staleness {chosen.config.max_staleness}"] if chosen.config.max_staleness else []
     return " ".join(["postrl grpo", *_flags(config), *own])
 

@@ -26,7 +26,7 @@ def check_preset(name: str) -> None:
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"the algorithm file {path} is no Python: {error}", hint=FORM) from error
+        raise UsageError(f"the algorithm file {path} is not Python: {error}", hint=FORM) from error
     targets = [t for node in tree.body if isinstance(node, ast.Assign) for t in node.targets]
     targets += [node.target for node in tree.body if isinstance(node, ast.AnnAssign)]
     names = {target.id for target in targets if isinstance(target, ast.Name)}

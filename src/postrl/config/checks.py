@@ -221,7 +221,7 @@ def _chat(c: Settings) -> Problem:
 def _texts(c: Settings) -> Problem:
     for name, texts in {"system_prompt": [c.system_prompt or ""], "stop": c.stop}.items():
         if broken := next((text for text in texts if HALF_A_CHARACTER.search(text)), None):
-            return f"{name} is {broken!a}, which is no valid text", f"give {flag(name)} as UTF-8"
+            return f"{name} is {broken!a}, which is not valid text", f"give {flag(name)} as UTF-8"
     return None
 
 

@@ -19,7 +19,7 @@ from postrl.algorithms.refused import flag
 from postrl.errors import UsageError
 from postrl.models.folder import is_path
 from postrl.models.packaged import PACKAGED
-from postrl.rows.recipes import find_preset, is_file_name
+from postrl.rows.recipes import find_recipe, is_file_name
 
 Part = tuple[str, str, str]
 Kind = Callable[[str, Path], Part | None]
@@ -45,7 +45,7 @@ def folder_or_name(text: str, base: Path) -> Part | None:
 def data_or_name(text: str, base: Path) -> Part | None:
     """A data set, with a weight (FILE=0.5) or a split (FILE:test) behind it."""
     for path, behind in (_weighed(text), _split(text), (text, "")):
-        if find_preset(path) is None and path and is_file_name(path, base):
+        if find_recipe(path) is None and path and is_file_name(path, base):
             return "", path, behind
     return None
 

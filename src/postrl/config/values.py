@@ -38,7 +38,7 @@ def _loader() -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """What a text says in YAML. Raises yaml.YAMLError where it is none."""
+    """What a text says in YAML. Raises yaml.YAMLError where it is not YAML."""
     import yaml
 
     return yaml.load(text, Loader=_loader())

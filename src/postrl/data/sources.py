@@ -20,7 +20,7 @@ from typing import Any, TextIO, cast
 
 from postrl.errors import DataError
 from postrl.host.hub import hub_answers
-from postrl.rows.recipes import PRESETS, file_format
+from postrl.rows.recipes import RECIPES, file_format
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -186,7 +186,7 @@ def _parquet(file: Path, split: str | None) -> list[Any]:
 
 
 def _csv(file: Path, split: str | None) -> list[Any]:
-    """Cells that a row has not are None; blank lines are no rows."""
+    """Cells that a row has not are None; blank lines are not rows."""
     csv.field_size_limit(2**31 - 1)  # a long prompt is one field
     rows = []
     with _open_text(file) as lines:
@@ -270,11 +270,11 @@ def _hub_error(name: str, split: str, online: bool, error: Exception) -> DataErr
 
 
 def known_names(name: str) -> str:
-    """ "did you mean gsm8k?" where a preset's name is near, else the list of presets."""
+    """ "did you mean gsm8k?" where a recipe's name is near, else the list of recipes."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, PRESETS, n=1)
-    return f"did you mean {near[0]}" if near else f"built in are {', '.join(PRESETS)}"
+    near = get_close_matches(name, RECIPES, n=1)
+    return f"did you mean {near[0]}" if near else f"built in are {', '.join(RECIPES)}"
 
 
 @contextmanager

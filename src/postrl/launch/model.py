@@ -215,7 +215,7 @@ def _check_hub(name: str, flag: str, revision: str | None, wanted: dict[str, boo
     cached = cached_snapshot(name, revision)
     if cached is None:
         raise UsageError(
-            f"the model {name} is no folder here and not cached, and the hub cannot be reached (offline)",
+            f"the model {name} is not a folder here and not cached, and the hub cannot be reached (offline)",
             hint=f"give a local folder with {flag}, or run once with network access; smollm2-135m comes as a package",
         )
     try:

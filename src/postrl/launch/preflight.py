@@ -18,7 +18,7 @@ from postrl.learning.context import context_length
 from postrl.learning.hub import check_access
 from postrl.rewards.declared import check_columns, check_options
 from postrl.rewards.registry import RewardSpec, parse_option, resolve, with_options
-from postrl.rows.recipes import dataset_names, find_preset, own_rewards
+from postrl.rows.recipes import dataset_names, find_recipe, own_rewards
 from postrl.run.trackers import check_trackers
 
 
@@ -78,7 +78,7 @@ def check_data(config: GRPOConfig, rewards: Sequence[RewardSpec] = ()) -> list[s
     """Refuse data that cannot be read or that nothing would score; a line for each thing that was guessed."""
     notes = check_sources(config, partial(check_columns, known_rewards(config, rewards)))
     names = dataset_names(config.dataset) or config.dataset_path
-    unscored = [name for name in names if find_preset(name) is None]
+    unscored = [name for name in names if find_recipe(name) is None]
     if unscored and not (config.reward or rewards):
         raise UsageError(
             f"no reward is given, and {unscored[0]} has none of its own",

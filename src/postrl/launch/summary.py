@@ -22,7 +22,7 @@ from postrl.launch.vllm import vllm_distribution
 from postrl.models.adapter import adapter_named
 from postrl.models.folder import ADAPTER_CONFIG
 from postrl.rewards.builtin import VERIFIERS
-from postrl.run.alarms import verdict
+from postrl.run.alarms import nothing_learned
 from postrl.run.folder import RunFolder
 from postrl.run.metrics import read_metrics
 
@@ -42,8 +42,8 @@ def show_summary(
     columns = [Column(""), Column("before", right=True), Column("after", right=True)]
     shown = [[f"{cell:.3f}" if isinstance(cell, float) else cell for cell in row] for row in summary_rows(rows)]
     table(columns, shown, title=f"{_model_name(config.model)} after {step} steps", file=out)
-    if nothing := verdict(config, rows):
-        out.write(f"{nothing}\n")
+    if line := nothing_learned(config, rows):
+        out.write(f"{line}\n")
     out.write(f"run folder: {folder.path}\n")
     if found := list(next_steps(config, folder, step, total)):
         out.write("next:\n")

@@ -22,7 +22,7 @@ def check_access(repo_id: str | None) -> None:
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise UsageError(f"push_to_hub is {repo_id!r}, which is no hub id", hint="write it as user/name") from error
+        raise UsageError(f"push_to_hub is {repo_id!r}, which is not a hub id", hint="write it as user/name") from error
     if get_token() is None:
         raise UsageError(
             f"push_to_hub is {repo_id}, and nobody is logged in to the hub here",

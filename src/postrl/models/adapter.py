@@ -168,7 +168,7 @@ def check_trainable(adapter: Adapter) -> None:
 
 
 def more_than_factors(adapter: Adapter) -> str:
-    """The first of its tensors that is no factor of a LoRA or a bias; empty: there is none, or it is no safetensors file."""
+    """The first of its tensors that is no factor of a LoRA or a bias; empty: there is none, or it is not a safetensors file."""
     path = adapter.folder / ADAPTER_WEIGHTS[0]
     names = tensors(path) if path.exists() else {}
     return next((name for name in names if "lora_" not in name and not name.endswith(".bias")), "")

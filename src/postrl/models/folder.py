@@ -116,13 +116,13 @@ def read_json(
     """A JSON object from a file of a folder that is called `name`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a JSON object.
     """
     where = f"{name}/{path.name}"
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{where} is no text", hint=hint) from error
+        raise UsageError(f"{where} is not text", hint=hint) from error
     if not text.strip():
         raise UsageError(f"{where} is empty", hint=hint)
     if text.startswith(LFS_POINTER.decode()):
@@ -203,7 +203,7 @@ def _check_config(folder: Path, name: str, flag: str, writes_text: bool) -> None
     if writes_text and str(head).endswith(OTHER_HEADS):
         raise UsageError(
             f"{name} is a {head}, which writes no text",
-            hint=f"{flag} takes a causal language model; a critic (RUN/critic) or reward model is none",
+            hint=f"{flag} takes a causal language model; a critic (RUN/critic) or reward model is not one",
         )
     refuse_quantised(name, found)
 

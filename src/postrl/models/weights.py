@@ -53,7 +53,7 @@ def tensors(path: Path) -> dict[str, Stored]:
             raise ValueError("is a pointer of git-lfs, without the weights it points to")
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > LONGEST_HEADER:
-            raise ValueError("is no safetensors file: it does not begin with a header")
+            raise ValueError("is not a safetensors file: it does not begin with a header")
         if 8 + length > size:
             raise ValueError(f"ends inside its header, after {shown_bytes(size)}")
         header = file.read(length)
@@ -61,7 +61,7 @@ def tensors(path: Path) -> dict[str, Stored]:
         entries = json.loads(header)
         found = {name: _stored(entry) for name, entry in entries.items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError("is no safetensors file, or its header is damaged") from error
+        raise ValueError("is not a safetensors file, or its header is damaged") from error
     said = 8 + length + max((tensor.end for tensor in found.values()), default=0)
     if size < said:
         raise ValueError(f"ends after {shown_bytes(size)}, and its header says {shown_bytes(said)}")
@@ -111,13 +111,13 @@ def weight_map(index: Path) -> dict[str, str]:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError("is no JSON") from error
+        raise ValueError("is not JSON") from error
     if text.startswith(LFS_POINTER.decode()):
         raise ValueError("is a pointer of git-lfs, without the index it points to")
     try:
         return {name: str(file) for name, file in json.loads(text)["weight_map"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError("is no index of weights: it should be JSON with a weight_map") from error
+        raise ValueError("is not an index of weights: it should be JSON with a weight_map") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -154,7 +154,7 @@ def tensor_names(folder: Path) -> list[str]:
 
 
 def parameter_count(model: str) -> int | None:
-    """Parameters of a model folder; None where it is none, or holds no safetensors."""
+    """Parameters of a model folder; None where it is not one, or holds no safetensors."""
     return sum(tensor.size for _, tensor in stored_tensors(Path(model))) or None
 
 

@@ -135,7 +135,7 @@ class Endpoint:
 
 
 def check_url(text: str) -> None:
-    """Refuse what is no address, and a password in one: it would be shown in errors, and stored with the settings.
+    """Refuse what is not an address, and a password in one: it would be shown in errors, and stored with the settings.
 
     Raises:
         UsageError: text is such.
@@ -147,7 +147,7 @@ def check_url(text: str) -> None:
     except httpx.InvalidURL:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise UsageError(f"url = {text!r} is no address", hint="write it as http://127.0.0.1:8000/v1")
+        raise UsageError(f"url = {text!r} is not an address", hint="write it as http://127.0.0.1:8000/v1")
 
 
 def key_from(variable: str, option: str) -> str:

@@ -276,7 +276,7 @@ def _fields(text: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         raise UsageError(
-            f"judge: extra_body = {text!r} is no JSON object",
+            f"judge: extra_body = {text!r} is not a JSON object",
             hint='--reward-arg \'judge.extra_body={"reasoning_effort": "low"}\'',
         )
     return found

@@ -108,7 +108,7 @@ def with_options(specs: Sequence[RewardSpec], args: Sequence[str]) -> list[Rewar
     Whether a function has such an argument shows when its process starts.
 
     Raises:
-        UsageError: an argument that is not of this form, or whose NAME is none of the rewards; a wrong URL.
+        UsageError: an argument that is not of this form, or whose NAME is not one of the rewards; a wrong URL.
     """
     given: dict[str, dict[str, Any]] = {}
     for arg in args:

@@ -182,7 +182,7 @@ def _texts(model: str, name: str, chat_template: str) -> Texts:
     """The tokenizer `name` of a reward model, and what its config says.
 
     Raises:
-        UsageError: there is no such model, it is none with one label, or the template cannot be read.
+        UsageError: there is no such model, it does not have one label, or the template cannot be read.
     """
     from transformers import AutoConfig, AutoTokenizer
 

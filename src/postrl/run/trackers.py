@@ -35,7 +35,7 @@ def check_trackers(report_to: Iterable[str]) -> None:
     Nothing is imported into this process, and no server is asked.
 
     Raises:
-        UsageError: a name that is no tracker, one whose package is not installed, or one without its key.
+        UsageError: a name that is not a tracker, one whose package is not installed, or one without its key.
     """
     names = list(report_to)
     check_installed(names)

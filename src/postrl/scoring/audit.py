@@ -53,7 +53,7 @@ PROBLEMS = {
 """Verdicts that differ from the expected one, and what they mean."""
 
 _ABOUT = {"id", "source", "kind", "completion", "expected", "note", "policy", "dangerous", "gold", "prompt"}
-"""Fields of a case that are no columns."""
+"""Fields of a case that are not columns."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def read_cases(path: str | Path) -> list[Case]:
     """The cases of a JSONL file.
 
     Raises:
-        DataError: no such file, or a line that is no case; the message has its number.
+        DataError: no such file, or a line that is not a case; the message has its number.
     """
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8-sig").split("\n")

@@ -8,11 +8,8 @@ The run is read step by step and never modified: what is kept of a step is count
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,197 +21,8 @@ from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.run.folder import RunFolder, step_of
-from postrl.types import Group, Rollout, greedy_groups
-from postrl.worker.informative import EQUAL
-
-TOTAL = "reward"
-"""The weighted sum, beside the rewards by name."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A completion whose reward is another one now."""
-
-    step: int
-    prompt_id: str
-    sample_index: int
-    prompt: str
-    completion: str
-    before: float | None
-    after: float | None
-    status_before: str
-    status_after: str
-
-    @property
-    def size(self) -> float:
-        return abs((self.after or 0.0) - (self.before or 0.0))
-
-
-@dataclass
-class Tally:
-    """The scores of one reward."""
-
-    total: float = 0.0
-    count: int = 0
-    """Scores that are numbers."""
-    statuses: Counter[str] = field(default_factory=Counter)
-
-    def add(self, value: float | None, status: str = "") -> None:
-        if value is not None:
-            self.total += value
-            self.count += 1
-        if status:
-            self.statuses[status] += 1
-
-    @property
-    def mean(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-
-class Comparison:
-    """What changed, added up group by group.
-
-    Args:
-        examples: how many of the largest changes to keep.
-    """
-
-    def __init__(self, examples: int = 5) -> None:
-        self.before: dict[str, Tally] = {TOTAL: Tally()}
-        self.after: dict[str, Tally] = {TOTAL: Tally()}
-        self.completions = 0
-        self.changed = 0
-        """Completions whose weighted sum is another."""
-        self.differing = 0
-        """Completions with any score, status or sum that is another, or with other rewards."""
-        self.failed = 0
-        """New scores that are missing because a reward function failed."""
-        self.left_out = 0
-        """Completions of rows that none of the rewards is for."""
-        self.changed_rewards: dict[str, tuple[str, str]] = {}
-        """Rewards whose code or options are others: their versions, the run's first one that differs and the present one."""
-        self.groups = 0
-        self.group_changes: Counter[str] = Counter()
-        self._examples: list[tuple[float, int, Change]] = []
-        self._most, self._order = examples, itertools.count()
-
-    @property
-    def reproduced(self) -> bool:
-        """Whether every score and status is what it was."""
-        return self.completions > 0 and self.differing == 0
-
-    @property
-    def examples(self) -> list[Change]:
-        """The largest changes, largest first; the earlier one of two that are equal."""
-        return [change for _, _, change in sorted(self._examples, reverse=True)]
-
-    def add(self, step: int, before: Group, after: Group) -> None:
-        """Compare a group with itself, scored again; the rollouts are in the same order."""
-        if not after.rewards:
-            self.left_out += len(after.completions)
-            return
-        self.groups += 1
-        for name, now in after.reward_versions.items():
-            if (then := before.reward_versions.get(name, now)) != now:
-                self.changed_rewards.setdefault(name, (then, now))
-        for old, new in zip(before.completions, after.completions, strict=True):
-            self._add(step, before, old, new)
-        self.group_changes.update(
-            group_changes([r.reward for r in before.rollouts], [r.reward for r in after.rollouts])
-        )
-
-    def _add(self, step: int, group: Group, old: Rollout, new: Rollout) -> None:
-        for tallies, rollout in ((self.before, old), (self.after, new)):
-            tallies[TOTAL].add(rollout.reward)
-            for name, status in rollout.statuses.items():
-                tallies.setdefault(name, Tally()).add(rollout.rewards[name], status)
-        self.completions += 1
-        self.failed += sum(_failed(new.rewards[name], status) for name, status in new.statuses.items())
-        self.differing += (old.rewards, old.statuses, old.reward) != (new.rewards, new.statuses, new.reward)
-        if old.reward != new.reward:
-            self.changed += 1
-            self._keep(_change(step, group, old, new))
-
-    def _keep(self, change: Change) -> None:
-        item = (change.size, -next(self._order), change)
-        if len(self._examples) < self._most:
-            heapq.heappush(self._examples, item)
-        elif self._most:
-            heapq.heappushpop(self._examples, item)
-
-
-def question(group: Group) -> str:
-    """What the user says in a prompt, without the chat template."""
-    return str(group.messages[-1].get("content")) if group.messages else group.prompt
-
-
-def _failed(value: float | None, status: str) -> bool:
-    from postrl.rewards.score import Score
-
-    return Score(value, status).failed
-
-
-def _change(step: int, group: Group, old: Rollout, new: Rollout) -> Change:
-    return Change(
-        step,
-        group.prompt_id,
-        old.sample_index,
-        question(group),
-        old.completion,
-        old.reward,
-        new.reward,
-        "; ".join(old.statuses.values()),
-        "; ".join(new.statuses.values()),
-    )
-
-
-# -- what a group teaches ----------------------------------------------------------------------------------------------
-
-GROUP_CHANGES = {
-    "sign": "an advantage changes its sign",
-    "order": "completions change their order",
-    "flat": "rewards become equal: nothing to learn from any more",
-    "no longer flat": "rewards are no longer equal",
-}
-
-
-def group_changes(before: Sequence[float | None], after: Sequence[float | None]) -> set[str]:
-    """Which of GROUP_CHANGES happen to a group with these rewards, rollout by rollout.
-
-    Advantages are the rewards minus the mean of the group's scored rollouts, divided by something positive: signs and
-    order do not depend on what divides. A rollout without a score has advantage 0.
-    """
-    found = set()
-    if [_sign(a) for a in _centred(before)] != [_sign(a) for a in _centred(after)]:
-        found.add("sign")
-    if _ordering(before) != _ordering(after):
-        found.add("order")
-    if _flat(before) != _flat(after):
-        found.add("flat" if _flat(after) else "no longer flat")
-    return found
-
-
-def _flat(rewards: Sequence[float | None]) -> bool:
-    scored = [reward for reward in rewards if reward is not None]
-    return len(scored) < 2 or max(scored) - min(scored) <= EQUAL
-
-
-def _centred(rewards: Sequence[float | None]) -> list[float]:
-    scored = [reward for reward in rewards if reward is not None]
-    if _flat(rewards):
-        return [0.0] * len(rewards)
-    mean = sum(scored) / len(scored)
-    return [0.0 if reward is None else reward - mean for reward in rewards]
-
-
-def _sign(x: float) -> int:
-    return (x > EQUAL) - (x < -EQUAL)
-
-
-def _ordering(rewards: Sequence[float | None]) -> list[int]:
-    """For each pair of rollouts, which is the better one."""
-    advantages = _centred(rewards)
-    return [_sign(a - b) for a, b in itertools.combinations(advantages, 2)]
-
+from postrl.scoring.comparison import TOTAL, Comparison
+from postrl.types import Group, greedy_groups
 
 # -- a run's rewards ---------------------------------------------------------------------------------------------------
 
@@ -237,14 +45,14 @@ def run_config(run: str | Path) -> GRPOConfig:
     return GRPOConfig.from_dict(scoring, source=str(folder.config))
 
 
-def own_rewards(run: str | Path) -> list[RewardSpec]:
+def rewards_of(run: str | Path) -> list[RewardSpec]:
     """The rewards that a run was scored with, from its settings and, where those leave it to the data, its rollouts.
 
     Raises:
         UsageError: they were functions of a script, which are gone; or one cannot be found any more.
     """
     config = run_config(run)
-    names = config.reward or _names_by_data(config) or sorted(stored_names(stored_steps(run)))
+    names = config.reward or _names_by_data(config) or sorted(rewards_stored_in(stored_steps(run)))
     if unknown := [name for name in names if name not in BUILTINS and name not in config.reward]:
         raise UsageError(
             f"{run} was scored with {', '.join(unknown)}, given by a script",
@@ -255,14 +63,14 @@ def own_rewards(run: str | Path) -> list[RewardSpec]:
 
 def _names_by_data(config: GRPOConfig) -> list[str]:
     """The data sets' own rewards, in the order to which weights refer; none where a data set has none."""
-    from postrl.rows.recipes import dataset_names, find_preset, own_rewards
+    from postrl.rows.recipes import dataset_names, find_recipe, own_rewards
 
-    known = [find_preset(name) is not None for name in dataset_names(config.dataset)]
+    known = [find_recipe(name) is not None for name in dataset_names(config.dataset)]
     evaluated = (config.eval_dataset or "").partition(":")[0]
     return own_rewards([*config.dataset, evaluated]) if known and all(known) else []
 
 
-def stored_names(files: Sequence[Path]) -> set[str]:
+def rewards_stored_in(files: Sequence[Path]) -> set[str]:
     """The rewards that scored the rollouts in these files.
 
     Raises:
@@ -340,7 +148,7 @@ def rescore(
         DataError: a file cannot be read.
         RewardError: a reward function cannot be loaded.
     """
-    known = {*runner.names} if own else stored_names(files)
+    known = {*runner.names} if own else rewards_stored_in(files)
     with asyncio.Runner() as loop:
         loop.run(runner.start())
         for file in files:

@@ -86,7 +86,7 @@ def load_rows(config: GRPOConfig, raw: Any = None) -> PromptSet:
 
 def as_group(prompt: Prompt, number: int, completions: Sequence[str], ids: Sequence[list[int]] = ()) -> Group:
     """A prompt with completions, to be scored; without `ids` nobody has written them after this prompt: bytes stand for
-    tokens, and they are no reasoning that it has opened."""
+    tokens, and they are not reasoning that it has opened."""
     text = prompt.text if ids or not (tag := opened_by(prompt.text)) else prompt.text.rstrip().removesuffix(tag)
     rollouts = [
         Rollout(

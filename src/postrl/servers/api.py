@@ -25,7 +25,7 @@ ADAPTER_PREFIX = "policy-"
 
 
 def adapter_name(version: int) -> str:
-    """What servers call the LoRA adapter of a weight version; -1: the canary's, which is none."""
+    """What servers call the LoRA adapter of a weight version; -1: the canary's, which is not a version."""
     return f"{ADAPTER_PREFIX}perturbed" if version == NOT_OURS else f"{ADAPTER_PREFIX}v{version}"
 
 
@@ -85,7 +85,7 @@ def parse_logp(entry: dict[str, Any] | None) -> float:
 
 
 def parse_completion(answer: dict[str, Any]) -> Sampled:
-    """The one completion in the answer of /inference/v1/generate; ValueError, KeyError or TypeError: it is none."""
+    """The one completion in the answer of /inference/v1/generate; ValueError, KeyError or TypeError: there is not one."""
     (choice,) = answer["choices"]
     token_ids = [int(token) for token in choice["token_ids"]]
     content = (choice.get("logprobs") or {}).get("content")

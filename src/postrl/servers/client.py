@@ -311,7 +311,7 @@ class VLLMServer:
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             detail = f"{type(error).__name__}: {error}"
             raise ServerError(
-                f"{self.url}{route} answered what is no answer of vLLM ({detail}): {excerpt(response.text)}"
+                f"{self.url}{route} answered what is not an answer of vLLM ({detail}): {excerpt(response.text)}"
             ) from error
 
     def _failure(self, route: str, timeout: float, error: Exception) -> ServerError | WaitTimeout:

@@ -3,6 +3,6 @@
 assumptions.py   what is assumed of lengths and speeds, and where each value comes from
 calibrate.py     the same, measured in a finished run
 loop.py          the loop, and what it reports
-splits.py        a number of GPUs, divided between servers and trainer ranks
+divisions.py     a number of GPUs, divided between servers and trainer ranks
 engine.py        `postrl grpo --engine simulated`
 """

@@ -21,7 +21,7 @@ from postrl.launch.placement import Placement, place, visible_gpus
 from postrl.run.folder import RunFolder
 from postrl.run.metrics import read_metrics
 from postrl.simulation.assumptions import CPU, GPU, Assumptions, given, guessed, parse
-from postrl.simulation.loop import Split, simulate
+from postrl.simulation.loop import Division, simulate
 
 RECENT = 20
 """Steps that are read, the latest ones; the first of a run is left out, where there are others: it warms up."""
@@ -64,9 +64,9 @@ def placed(config: GRPOConfig, gpus: str | None = None) -> Placement:
     )
 
 
-def split_of(placement: Placement) -> Split:
+def division_of(placement: Placement) -> Division:
     """Its servers and ranks."""
-    return Split(len(placement.server_devices), placement.num_processes)
+    return Division(len(placement.server_devices), placement.num_processes)
 
 
 def _with_given(assumed: Assumptions, values: dict[str, Any]) -> Assumptions:
@@ -102,11 +102,11 @@ def measured(run: str | Path, guess: Assumptions) -> Assumptions:
     if not engine_of(config).samples or not sum(row.get("time/generate") or 0.0 for row in rows):
         raise DataError(f"{folder.path} generated nothing", hint="give the folder of a run without --replay")
     rows = (rows[1:] or rows)[-RECENT:]
-    split = Split(len(config.vllm_server_url) or config.num_servers, _ranks(folder, config))
+    division = Division(len(config.vllm_server_url) or config.num_servers, _ranks(folder, config))
     values = {**_lengths(folder), **_durations(rows, config)}
     assumed = guess.having(values, str(run))
-    speed = _train_speed(rows, config) / (1 + assumed.rank_efficiency * (split.ranks - 1))
-    return _stretched(assumed.having({"train_tokens_per_s": speed}, str(run)), rows, config, split, str(run))
+    speed = _train_speed(rows, config) / (1 + assumed.rank_efficiency * (division.ranks - 1))
+    return _stretched(assumed.having({"train_tokens_per_s": speed}, str(run)), rows, config, division, str(run))
 
 
 def _lengths(folder: RunFolder) -> dict[str, Any]:
@@ -164,21 +164,21 @@ def _generation(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _stretched(
-    assumed: Assumptions, rows: Sequence[dict[str, Any]], config: GRPOConfig, split: Split, run: str
+    assumed: Assumptions, rows: Sequence[dict[str, Any]], config: GRPOConfig, division: Division, run: str
 ) -> Assumptions:
     """With the speed of a server at which the run, simulated, generates as long as it did."""
     n = config.max_staleness  # at both ends of a run the samplers are ahead of the trainer, or have nothing left to do
     wanted = _generation(rows[n : len(rows) - n] if len(rows) >= 2 * n + 2 else rows)
     for _ in range(ROUNDS):
-        scale = generation_seconds(config, assumed, split) / wanted
+        scale = generation_seconds(config, assumed, division) / wanted
         values = {name: getattr(assumed, name) * scale for name in SPEEDS}
         assumed = assumed.having(values, f"{run}, the curve guessed")
     return assumed
 
 
-def generation_seconds(config: GRPOConfig, assumed: Assumptions, split: Split) -> float:
+def generation_seconds(config: GRPOConfig, assumed: Assumptions, division: Division) -> float:
     """Mean seconds of a simulated step in which the samplers worked."""
     steps = max(8, min(40, ROLLOUTS // config.rollouts_per_step))
     rows: list[Mapping[str, float]] = []
-    simulate(config, assumed, split, steps=steps, on_step=lambda step, row: rows.append(row))
+    simulate(config, assumed, division, steps=steps, on_step=lambda step, row: rows.append(row))
     return _generation(rows[config.max_staleness :])  # with the last one that fills the pipeline, for `since`

@@ -11,8 +11,8 @@ from postrl.run.folder import RunFolder, with_run_folder
 from postrl.run.metrics import MetricsWriter
 from postrl.run.step_line import StepLine
 from postrl.simulation.assumptions import Assumptions
-from postrl.simulation.calibrate import assume, split_of
-from postrl.simulation.loop import Metrics, Report, Split, simulate
+from postrl.simulation.calibrate import assume, division_of
+from postrl.simulation.loop import Division, Metrics, Report, simulate
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Simulation:
 
     config: GRPOConfig
     assumed: Assumptions
-    split: Split
+    division: Division
 
 
 def prepare(config: GRPOConfig) -> Simulation:
@@ -34,7 +34,7 @@ def prepare(config: GRPOConfig) -> Simulation:
     RunFolder(named.output_dir or "").check(named)
     assumed, placement = assume(config)
     assumed.speed()  # what is wrong with it shows now
-    return Simulation(config, assumed, split_of(placement))
+    return Simulation(config, assumed, division_of(placement))
 
 
 def run_steps(simulation: Simulation) -> Report:
@@ -44,9 +44,9 @@ def run_steps(simulation: Simulation) -> Report:
 
 
 def _run_steps(simulation: Simulation, folder: RunFolder) -> Report:
-    config, split = simulation.config, simulation.split
+    config, division = simulation.config, simulation.division
     note(
-        f"simulating {split.servers} server(s) and {split.ranks} trainer rank(s): no model, no data, simulated seconds"
+        f"simulating {division.servers} server(s) and {division.ranks} trainer rank(s): no model, no data, simulated seconds"
     )
     writer, total = MetricsWriter(folder.metrics), config.max_steps
     with StepLine(every=config.logging_steps) as line:
@@ -58,4 +58,6 @@ def _run_steps(simulation: Simulation, folder: RunFolder) -> Report:
                 folder.save_progress(step, total)
             line.update(step, total, row)
 
-        return simulate(config, simulation.assumed, split, steps=total, whole=True, on_step=on_step, note=folder.note)
+        return simulate(
+            config, simulation.assumed, division, steps=total, whole=True, on_step=on_step, note=folder.note
+        )

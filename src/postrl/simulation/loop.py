@@ -1,6 +1,6 @@
 """The loop of `postrl.trainer` without a model: the real rollout worker, a learner that only takes time, virtual time.
 
-    report = simulate(config, assumed, Split(servers=3, ranks=5), steps=30)
+    report = simulate(config, assumed, Division(servers=3, ranks=5), steps=30)
 
 What waits, what is admitted, what is too old and what is dropped is decided by `RolloutWorker`, as in a run.
 """
@@ -31,7 +31,7 @@ Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Split:
+class Division:
     """How many servers and trainer ranks."""
 
     servers: int
@@ -43,7 +43,7 @@ class Report:
     """What a simulated run was like, over its steps `first` and later: before that the pipeline fills."""
 
     config: GRPOConfig
-    split: Split
+    division: Division
     steps: int = 0
     seconds: float = 0.0
     """Of these steps."""
@@ -81,12 +81,12 @@ class Report:
     @property
     def samplers_idle(self) -> float:
         """Share of the time that a server computed nothing, pushes included."""
-        return max(0.0, 1 - self.sampling / self.seconds / self.split.servers)
+        return max(0.0, 1 - self.sampling / self.seconds / self.division.servers)
 
     @property
     def running(self) -> float:
         """Mean number of sequences that a server ran."""
-        return self.ran / self.seconds / self.split.servers
+        return self.ran / self.seconds / self.division.servers
 
     @property
     def trainer_idle(self) -> float:
@@ -117,7 +117,7 @@ class SimulatedLearner:
 
     config: GRPOConfig
     assumed: Assumptions
-    split: Split
+    division: Division
     worker: RolloutWorker
     sampler: SimulatedSampler
     first: int
@@ -125,7 +125,7 @@ class SimulatedLearner:
     report: Report = field(init=False)
 
     def __post_init__(self) -> None:
-        self.report = Report(self.config, self.split)
+        self.report = Report(self.config, self.division)
 
     async def train(self, steps: int) -> Report:
         """Ask for a batch, take the time to train on it, publish; `steps` times."""
@@ -166,7 +166,7 @@ class SimulatedLearner:
     def _durations(self, trained: Sequence[Group]) -> tuple[float, float]:
         """Seconds of the forward passes before the update, and of the update. A critic is taken to be as large as the
         policy; that an algorithm in a file has one is not known."""
-        c, seconds = self.config, _tokens(trained) / self.assumed.train_speed(self.split.ranks)
+        c, seconds = self.config, _tokens(trained) / self.assumed.train_speed(self.division.ranks)
         needs = needs_of(find(c.algorithm) or Preset(c.algorithm, "group", "clip"), c)
         passes = len(needs & {"ref", "prox", "values"})
         return passes * seconds / ASSESS_SPEED, c.num_iterations * seconds * (1 + ("values" in needs))
@@ -197,7 +197,7 @@ class SimulatedLearner:
 def simulate(
     config: GRPOConfig,
     assumed: Assumptions,
-    split: Split,
+    division: Division,
     *,
     steps: int,
     whole: bool = False,
@@ -226,7 +226,7 @@ def simulate(
         sampler = SimulatedSampler(
             assumed.speed(),
             lambda request: lengths.draw(request.seed),
-            servers=split.servers,
+            servers=division.servers,
             slots=int(assumed.slots),
             adapters=sends_adapters(config),
         )
@@ -239,7 +239,7 @@ def simulate(
             tokenizer=_NoText(),
             note=note,
         )
-        return await SimulatedLearner(config, assumed, split, worker, sampler, first, on_step).train(total)
+        return await SimulatedLearner(config, assumed, division, worker, sampler, first, on_step).train(total)
 
     return clock.run(main())
 

@@ -53,7 +53,7 @@ def read_calls(tests: Any, entry_point: str | None = None, starter: str | None =
     rows = _as_list(tests)
     name = _function(rows, entry_point, starter)
     if objects := _classes(name, starter or ""):
-        raise NoSuite(f"call tests whose values are no {min(objects)}")
+        raise NoSuite(f"call tests whose values are not of the class {min(objects)}")
     pairs = [pair for row in rows for pair in _pairs(row)]
     arguments, textual = _arguments([given for given, _ in pairs])
     results = _results([result for _, result in pairs]) if textual else [result for _, result in pairs]
@@ -87,7 +87,7 @@ def _function(rows: Sequence[Any], entry_point: str | None, starter: str | None)
     """`Solution().two_sum` asks for `two_sum`."""
     named: list[str] = [found for row in rows if isinstance(row, dict) and (found := _named(row))]
     if not all(isinstance(found, str) for found in named):
-        raise NoSuite("call tests whose function is no name")
+        raise NoSuite("call tests whose function is not a name")
     names = set(named)
     if not names and entry_point:
         names = {entry_point.rpartition(".")[2].strip().removesuffix("()")}
@@ -118,7 +118,7 @@ def _works_in_place(name: str, starter: str | None) -> bool:
 
 def _pairs(row: Any) -> Iterable[tuple[Any, Any]]:
     if not isinstance(row, dict):
-        raise NoSuite("a call test that is no object with input and output")
+        raise NoSuite("a call test that is not an object with input and output")
     inputs, outputs = row.get("inputs"), row.get("outputs")
     if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs):
         return zip(inputs, outputs)
@@ -137,7 +137,7 @@ def _arguments(inputs: Sequence[Any]) -> tuple[list[list[Any]], bool]:
     if all(found is not None for found in values):
         return [found or [] for found in values], True
     if any("\n" in given.strip("\n") for given in inputs):
-        raise NoSuite("arguments that are no JSON")
+        raise NoSuite("arguments that are not JSON")
     return [[given] for given in inputs], True
 
 
@@ -151,7 +151,7 @@ def _results(outputs: Sequence[Any]) -> list[Any]:
 
 
 def _values(text: str) -> list[Any] | None:
-    """The values of a text, one a line; None where a line is none."""
+    """The values of a text, one a line; None where a line is not a value."""
     try:
         return [_value(line) for line in text.split("\n") if line.strip()]
     except ValueError:

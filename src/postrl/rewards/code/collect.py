@@ -26,7 +26,7 @@ class Statement:
         self.code = code
         self.tree = ast.parse(code) if tree is None else tree
         self.counts = counts
-        """Whether it is a test: imports, definitions and assignments alone are none."""
+        """Whether it is a test: imports, definitions and assignments alone are not."""
 
     @cached_property
     def nodes(self) -> list[ast.AST]:

@@ -65,7 +65,7 @@ def read_tests(row: Row) -> Tests:
     if kind == "stdio":
         return read_examples(() if tests is None else tests) + read_examples(() if hidden is None else hidden)
     if kind != "asserts":
-        raise NoSuite(f"a test_type that is none of {', '.join(TEST_TYPES)}: {kind!r}")
+        raise NoSuite(f"a test_type that is not one of {', '.join(TEST_TYPES)}: {kind!r}")
     return read_suite((*_statements(tests), *_statements(hidden)), row.entry_point or None, row.starter or None)
 
 
@@ -146,5 +146,5 @@ def _statements(tests: Any) -> tuple[str, ...]:
     if isinstance(tests, str):
         return (tests,) if tests.strip() else ()
     if not isinstance(tests, list | tuple) or not all(isinstance(test, str) for test in tests):
-        raise NoSuite(f"asserts that are no list of Python statements: {tests!r:.100}")
+        raise NoSuite(f"asserts that are not a list of Python statements: {tests!r:.100}")
     return tuple(tests)

@@ -180,7 +180,7 @@ def handle_class(name: str, special: list[str], number: int) -> type[Handle]:
     namespace: dict[str, Any] = {method: METHODS[method] for method in special if method in METHODS}
     namespace.setdefault("__hash__", None)
     namespace.update(__slots__=(), _class_number=number, __module__="solution", __doc__=DOCSTRING)
-    plain = name.isidentifier() and not hasattr(builtins, name)  # a class named "int" is none
+    plain = name.isidentifier() and not hasattr(builtins, name)  # a class named "int" gets another name
     return type(name if plain else "Handle", (Handle,), namespace)
 
 
@@ -215,7 +215,7 @@ def _arithmetic(name: str) -> Callable[..., Any]:
     def method(self: Handle, other: Any, *more: Any) -> Any:
         theirs = isinstance(other, Handle)
         if not theirs and not is_under_test(self):
-            raise TypeError(f"{name} of an object that is no number and a {type(other).__name__}")
+            raise TypeError(f"{name} of an object that is not a number and a {type(other).__name__}")
         own, before = is_own(self), self._learned
         learned = max(before, other._learned) if theirs else max(before, _learns(own, name, other))
         result = self._side.ask("special", self, name, (other, *more))

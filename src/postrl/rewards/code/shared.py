@@ -76,7 +76,7 @@ class Lender:
         assert self.folder is not None
         if type(changes) is not dict or not all(type(name) is str for name in changes):
             raise TypeError(
-                "changes that are no dict of files"
+                "changes that are not a dict of files"
             )  # an object of the candidate would say one thing, then another
         for name in self.ours & changes.keys():
             path = os.path.join(self.folder.path, name)

@@ -52,7 +52,7 @@ def read_examples(tests: Any) -> tuple[Example, ...]:
     examples = []
     for test in tests:
         if not isinstance(test, dict) or "input" not in test or "output" not in test:
-            raise NoSuite(f"a stdio test that is no object with input and output: {test!r:.100}")
+            raise NoSuite(f"a stdio test that is not an object with input and output: {test!r:.100}")
         examples.append(Example(_text(test["input"]), _text(test["output"])))
     return tuple(examples)
 
@@ -144,5 +144,5 @@ def _text(value: Any) -> str:
 def _lines(value: Sequence[Any]) -> Iterator[str]:
     for line in value:
         if not isinstance(line, str | int | float):
-            raise NoSuite(f"a line of an input or output that is no text: {line!r:.100}")
+            raise NoSuite(f"a line of an input or output that is not text: {line!r:.100}")
         yield str(line)

@@ -194,7 +194,7 @@ class Tests(wire.Peer):
     def _own_error(self, number: int) -> BaseException:
         error = self.exported(number)
         if not isinstance(error, Exception):
-            raise wire.Broken("an exception that is none")
+            raise wire.Broken("an exception of the tests that is not one")
         return error
 
     # objects of the tests

@@ -225,7 +225,7 @@ def _unpack_namedtuple(unpack: Unpack, x: list[Any]) -> Any:
 def _unpack_array(unpack: Unpack, x: list[Any]) -> Any:
     _, dtype, shape, values = x
     if len(dtype) > 4 or dtype[1] not in "biufc":
-        raise Malformed("an array of what are no numbers")
+        raise Malformed("an array of what are not numbers")
     return __import__("numpy").array(unpack.values(values), dtype=dtype).reshape(shape)
 
 

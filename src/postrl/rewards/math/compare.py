@@ -150,7 +150,7 @@ class Comparison:
         return self.same(*values)
 
     def _equations(self, gold: Node, answer: Node) -> bool:
-        """Equations are equal when one is a multiple of the other. A gold that is none takes what the answer says
+        """Equations are equal when one is a multiple of the other. A gold that is not an equation takes what the answer says
         its left side is, where that was asked for: `x + y = 5` for 5, but not `2x = 5`."""
         if gold.kind == "equation" and gold.value == "computed":
             gold = gold.args[1]

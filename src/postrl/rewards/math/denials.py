@@ -1,4 +1,4 @@
-"""What a sentence says about the answer that it gives: that it is none, or that there may be another one.
+"""What a sentence says about the answer that it gives: that it is not the answer, or that there may be another one.
 
 `denied` is about the words before an answer, `taken_back` about those right behind it, `another` about alternatives
 that the rest of its sentence offers. A reason ("since 43 fails") says nothing about the answer itself.

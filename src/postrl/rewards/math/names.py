@@ -30,7 +30,7 @@ ONE = Node("num", value=Fraction(1), text="1")
 
 
 def name_of(node: Node) -> Node | None:
-    """The name that a left side is; None where it is none, as `x^2`, `-x` and `2x` are none."""
+    """The name that a left side is; None where it is not a name, such as `x^2`, `-x` and `2x`."""
     if node.kind == "label":
         return node
     if node.kind == "word":

@@ -218,7 +218,7 @@ def _may_be_equal(left: Node, right: Node) -> bool:
 
 
 def _region_name(node: Node) -> Node | None:
-    """Of what is bounded by an inequality; |x| < 1 is none of |x|."""
+    """Of what is bounded by an inequality; |x| < 1 does not bound |x| itself."""
     return None if node.kind == "call" else name_of(node)
 
 

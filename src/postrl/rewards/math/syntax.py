@@ -266,7 +266,7 @@ class _Parser(Primaries):
         return node
 
     def units(self, quantity: Node) -> Node:
-        """The words behind a quantity, with their powers and "per". A word for a number is none of them: 5 million."""
+        """The words behind a quantity, with their powers and "per". A word for a number is not one of them: 5 million."""
         words: list[str] = []
         while True:
             word = self.word_at()

@@ -126,7 +126,7 @@ class Cursor:
         return f'"{token.text}' if token.kind == "word" else token.text
 
     def word_at(self, ahead: int = 0) -> str:
-        """The next token as a word, lower case; "" when it is none, or one that separates."""
+        """The next token as a word, lower case; "" when it is not a word, or one that separates."""
         word = self.peek(ahead)[1:].lower() if self.kind(ahead) == "word" else ""
         return "" if word in SEPARATING else word
 

@@ -69,7 +69,7 @@ def counted(quantity: Node, word: str, *, last: bool) -> Node | None:
     other word.
 
     Args:
-        last: whether no other word follows: "squared feet" are none of these.
+        last: whether no other word follows: "squared" does not count in "squared feet".
     """
     if word in SCALES or word in PARTS:
         if quantity.kind == "unit":  # \\$5 million

@@ -47,7 +47,7 @@ def digits_of(node: Node) -> tuple[Fraction, int, Fraction] | None:
 
 
 def symbols(node: Node) -> frozenset[str]:
-    """The names of its variables; e, i and pi are none, nor is what a sum or an integral runs over."""
+    """The names of its variables; e, i and pi are not variables, nor is what a sum or an integral runs over."""
     if node.kind in BINDING:
         variable, low, high, body = node.args
         return symbols(low) | symbols(high) | (symbols(body) - {variable.value})

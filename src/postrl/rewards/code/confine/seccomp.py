@@ -141,7 +141,7 @@ class Filter:
                 ]
 
     def deny_unless(self, names: str, argument: int, values: tuple[int, ...]) -> None:
-        """Deny when the low half of an argument is none of the values."""
+        """Deny when the low half of an argument is not one of the values."""
         for name in names.split():
             number = NUMBERS[name][self.column]
             if number is not None:
