@@ -36,6 +36,10 @@ class PostrlError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
+    def advise(self, hint: str) -> None:
+        """One thing more that can be done."""
+        self.hint = f"{self.hint}; {hint}" if self.hint else hint
+
 
 class UsageError(PostrlError, ValueError):
     """The user asked for something that cannot be: a wrong flag, an impossible combination."""
@@ -114,6 +118,11 @@ def origin_of(error: BaseException) -> dict[str, str]:
     return {"of": whose, "at": at}
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an error says; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 _INSTALLED = re.compile("/(site|dist)-packages/")
 _TORCH = re.compile("/(site|dist)-packages/torch/")
 
@@ -139,3 +148,23 @@ def error_from_wire(data: dict[str, Any]) -> PostrlError:
     error = kind(str(data.get("message", "")), hint=str(data.get("hint", "")))
     error.exit_code = int(data.get("exit_code", 1))
     return error
+
+
+def says_why(told: dict[str, Any]) -> bool:
+    """Whether an error as plain data is one of ours, with a message for people."""
+    return type(error_from_wire(told)).__name__ == told.get("kind")
+
+
+def lost_connection(told: dict[str, Any]) -> bool:
+    return _LOST.search(str(told.get("message"))) is not None
+
+
+def is_consequence(told: dict[str, Any]) -> bool:
+    """Whether a rank only lost the connection to another one."""
+    of = (told.get("origin") or {}).get("of")
+    return not says_why(told) and (of == "ranks" or (of != "yours" and lost_connection(told)))
+
+
+_LOST = re.compile(
+    r"(?i)connection (closed|reset|refused|aborted)|closed by (the )?peer|reset by peer|broken pipe|remote process exited"
+)

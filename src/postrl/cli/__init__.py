@@ -66,15 +66,8 @@ def _root(
     pass
 
 
-grpo.add_to(app)
-plan.add_to(app)
-serve.add_to(app)
-export.add_to(app)
-init.add_to(app)
-reward.add_to(app)
-rescore.add_to(app)
-env.add_to(app)
-processes.add_to(app)
+for command in (grpo, plan, serve, export, init, reward, rescore, env, processes):
+    command.add_to(app)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -88,13 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         sys.exit(_run(args, debug="--debug" in args))
     finally:
-        _let_go()
+        from postrl.console import let_go
 
-
-def _let_go() -> None:
-    from postrl.console import let_go
-
-    let_go()
+        let_go()
 
 
 def _run(args: list[str], *, debug: bool) -> int:

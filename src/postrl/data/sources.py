@@ -18,7 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from postrl.errors import DataError
+from postrl.errors import DataError, first_line
 from postrl.host.hub import hub_answers
 from postrl.rows.recipes import RECIPES, file_format
 
@@ -257,7 +257,7 @@ def _hub_error(name: str, split: str, online: bool, error: Exception) -> DataErr
             f"{name} is not cached on this machine, and the hub cannot be reached (offline)",
             hint="give the rows as local files with --dataset-path FILE, or run once with network access",
         )
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = first_line(error)
     if "Config name is missing" in str(error) or "BuilderConfig" in str(error):
         return DataError(f"{name}: {' '.join(str(error).split())}", hint="choose one with --dataset-config")
     if "split" in reason.lower():

@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from postrl.host.files import write_whole
 from postrl.host.stopping import stay_blocked
-from postrl.host.whole import write_whole
 from postrl.launch.ports import LOOPBACK
 
 BACKEND = "postrl"

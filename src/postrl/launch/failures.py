@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
-from pathlib import Path
 from typing import Any
 
-from postrl.errors import ChildError, PostrlError, error_from_wire, whose_file
+from postrl.errors import ChildError, PostrlError, error_from_wire, is_consequence, lost_connection, whose_file
+from postrl.host.files import disk_is_full
 from postrl.launch import logs
 from postrl.launch.accelerate import FAILURES
 from postrl.launch.process import ChildProcess, Supervisor, describe_exit
-from postrl.run.folder import RunFolder, is_consequence, lost_connection
+from postrl.run.folder import RunFolder
 
 MEMORY = "SIGKILL from outside most often means that the machine ran out of memory; "
 KILLED_AFTER = 20
@@ -42,7 +41,7 @@ def error_of(child: ChildProcess, folder: RunFolder) -> tuple[PostrlError, bool]
     left = folder.take_error(child.name)
     if left and not is_consequence(left):
         return _of_child(child, left), True
-    if disk_is_full(folder.path):
+    if disk_is_full(folder.path):  # its own last words may be missing then
         full = PostrlError(
             f"the disk that holds the run folder {folder.path} is full",
             hint="make room, or choose another --output-dir, and continue with --resume",
@@ -120,11 +119,3 @@ def _of_child(child: ChildProcess, left: dict[str, Any]) -> PostrlError:
         error.hint = f"{log}; please report it with the output of `postrl env`"
     error.add_note(f"In the {who}:\n{left.get('traceback', '')}")
     return error
-
-
-def disk_is_full(path: Path) -> bool:
-    """Whether not even a small file has room there: a child's own last words may be missing then."""
-    try:
-        return shutil.disk_usage(path).free < 64 << 10
-    except OSError:
-        return False

@@ -7,7 +7,6 @@ launcher that was killed they live some seconds longer, and the next one waits f
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gc
 import json
@@ -18,14 +17,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from postrl.config import GRPOConfig
 from postrl.console import note
 from postrl.errors import UsageError, WaitTimeout
+from postrl.host.files import read_json, take_lock
 from postrl.run.folder import RunFolder, with_run_folder
 
 OWNER, RANKS = "owner.lock", "ranks.lock"
@@ -33,7 +33,6 @@ PATIENCE = 1.0
 """Seconds in which another one's look at the lock, or the writing of its owner's name, is over."""
 RANKS_TIMEOUT = 60.0
 """Seconds that the ranks of a killed launcher may take to end; their reapers need some ten."""
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 _held: set[int] = set()
 
@@ -135,39 +134,23 @@ def refuse_if_owned(folder: RunFolder) -> None:
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         lock = os.open(folder.logs / OWNER, os.O_RDONLY)
         try:
-            if _locked(lock, fcntl.LOCK_SH) is False:
+            if take_lock(lock, fcntl.LOCK_SH) is False:
                 raise _owned(folder)
         finally:
             os.close(lock)
 
 
 def _take(folder: RunFolder, lock: int) -> None:
-    end = time.monotonic() + PATIENCE
-    while (taken := _locked(lock, fcntl.LOCK_EX)) is False:
-        if time.monotonic() > end:
-            raise _owned(folder)
-        gc.collect()  # of a trainer of this process that nobody holds any more
-        time.sleep(0.05)
+    taken = take_lock(lock, seconds=PATIENCE, waiting=gc.collect)  # of a trainer that nobody here holds any more
+    if taken is False:
+        raise _owned(folder)
     if taken is None:
         _take_without_locks(folder)
 
 
-def _locked(lock: int, how: int) -> bool | None:
-    """Whether the lock could be taken; None: the file system has none."""
-    try:
-        fcntl.flock(lock, how | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            return None
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        raise
-    return True
-
-
 def _take_without_locks(folder: RunFolder) -> None:
     """Where files cannot be locked, an owner of this machine is known by its pid; others have to be believed gone."""
-    owner = _read(folder)
+    owner = read_json(folder.logs / OWNER)
     elsewhere = bool(owner) and owner.get("host") != socket.gethostname()
     if owner and not elsewhere and owner.get("pid") != os.getpid() and psutil.pid_exists(int(owner["pid"])):
         raise _owned(folder)
@@ -179,7 +162,7 @@ def _take_without_locks(folder: RunFolder) -> None:
 
 def _owned(folder: RunFolder) -> UsageError:
     end = time.monotonic() + PATIENCE
-    while not (owner := _read(folder)) and time.monotonic() < end:
+    while not (owner := read_json(folder.logs / OWNER)) and time.monotonic() < end:
         time.sleep(0.05)
     who = f"pid {owner['pid']} on {owner['host']}, since {owner['since']}" if owner else "by a process that is starting"
     if owner.get("pid") == os.getpid() and owner.get("host") == socket.gethostname():
@@ -193,12 +176,6 @@ def _owned(folder: RunFolder) -> UsageError:
     )
 
 
-def _read(folder: RunFolder) -> dict[str, Any]:
-    with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads((folder.logs / OWNER).read_bytes()))
-    return {}
-
-
 # -- the ranks -----------------------------------------------------------------------------------------------------------
 
 
@@ -209,7 +186,7 @@ def writing_as_rank(folder: RunFolder) -> Iterator[None]:
     lock = os.open(folder.logs / RANKS, os.O_RDWR | os.O_CREAT, 0o666)
     _held.add(lock)
     try:
-        _locked(lock, fcntl.LOCK_SH)  # only the owner's look at it could be in the way, and that is over
+        take_lock(lock, fcntl.LOCK_SH)  # only the owner's look at it could be in the way, and that is over
         yield
     finally:
         _close(lock)
@@ -217,14 +194,9 @@ def writing_as_rank(folder: RunFolder) -> Iterator[None]:
 
 def _wait_for_ranks(folder: RunFolder) -> None:
     with open(folder.logs / RANKS, "wb") as lock:
-        end, said = time.monotonic() + RANKS_TIMEOUT, False
-        while _locked(lock.fileno(), fcntl.LOCK_EX) is False:
-            if time.monotonic() > end:
-                raise WaitTimeout(
-                    f"trainer ranks of an earlier run in {folder.path} have not ended within {RANKS_TIMEOUT:g} s",
-                    hint=f"end the processes `postrl learner {folder.path}`, or choose another --output-dir",
-                )
-            if not said:
-                note(f"waiting for the processes of the run in {folder.path} whose launcher is gone")
-                said = True
-            time.sleep(0.1)
+        say = partial(note, f"waiting for the processes of the run in {folder.path} whose launcher is gone")
+        if take_lock(lock.fileno(), seconds=RANKS_TIMEOUT, waiting=say) is False:
+            raise WaitTimeout(
+                f"trainer ranks of an earlier run in {folder.path} have not ended within {RANKS_TIMEOUT:g} s",
+                hint=f"end the processes `postrl learner {folder.path}`, or choose another --output-dir",
+            )

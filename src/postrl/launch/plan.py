@@ -14,7 +14,7 @@ from postrl.launch.adapters import AdapterPlan, adapter_plan
 from postrl.launch.placement import Placement
 from postrl.launch.vllm import server_command
 from postrl.models.folder import has_weights
-from postrl.models.weights import parameter_count
+from postrl.models.weights import parameter_count, shown_bytes
 from postrl.rows.recipes import own_rewards
 
 
@@ -101,11 +101,7 @@ def _memory(config: GRPOConfig, placement: Placement, size: int) -> str:
     total = size * (trained * (1 + critic) + 4 * reference) / placement.num_processes
     what = "frozen weights" if config.lora_rank else "weights, gradients and optimizer"
     of = " of policy and critic" * critic + ", and of the reference" * reference
-    return f"{_bytes(total)} of {what}{of} in a rank; activations come on top"
-
-
-def _bytes(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    return f"{shown_bytes(total)} of {what}{of} in a rank; activations come on top"
 
 
 def _commas(numbers: list[int]) -> str:

@@ -76,7 +76,7 @@ def run(config: GRPOConfig, dry_run: bool = False) -> int:
             stopping = stop.asked or folder.stop_requested()
             if not (watch.training and stopping and came_of_the_stop(error)):
                 if watch.training:  # what was saved by an earlier run says nothing about one that could not start
-                    error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, resume_command(folder))]))
+                    error.advise(resume_advice(folder, resume_command(folder)))
                 raise
             note(without_the_step(error))
         finally:

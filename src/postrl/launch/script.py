@@ -121,7 +121,7 @@ def telling(config: GRPOConfig) -> Iterator[None]:
         raise
     except PostrlError as error:
         if folder.progress() is not None and not isinstance(error, UsageError):  # one that could not start says nothing
-            error.hint = "; ".join(filter(None, [error.hint, resume_advice(folder, SCRIPT_RESUMES)]))
+            error.advise(resume_advice(folder, SCRIPT_RESUMES))
         raise
     show_summary(config, folder, next_calls, file=sys.stderr)
 

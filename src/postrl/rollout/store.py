@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError, UsageError
-from postrl.host.whole import whole_file
+from postrl.host.files import whole_file
 from postrl.types import GREEDY, Group, Rollout
 
 GROUP = {"messages": "text", "prompt": "text", "group_id": "id", "dataset_columns": "text", "rewards": "names"}

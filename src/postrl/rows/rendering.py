@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import zip_longest
 from typing import Any
 
 from postrl.errors import DataError
-from postrl.rows.plain import plain_cell
+from postrl.rows.messages import content_text, in_form, of_columns, parsed_cell, read_cell, tool_call, without_nulls
 from postrl.rows.tokens import special_texts
 from postrl.types import Messages
 
@@ -28,7 +27,7 @@ TAKEN = {"conversation", "tokenize", "add_generation_prompt", "continue_final_me
 PROBE = "zqquestionzq"
 """What a user says to find out what a chat template writes around it."""
 FORMS: tuple[tuple[bool, str | None], ...] = ((True, ""), (True, None), (False, ""), (False, None))
-"""Of tool calls, see `_in_form`: what templates want, the most common first."""
+"""Of tool calls, see `in_form`: what templates want, the most common first."""
 TEXT_PROMPTS = (
     "the prompts are text, and the model has a chat template: they are given as they are, without it. --chat makes each a "
     "user message; --no-chat: so it is meant"
@@ -190,13 +189,13 @@ class Rendering:
     def _messages(self, row_id: str, prompt: Any) -> Messages | None:
         """The messages of a conversational prompt, None for a text."""
         if isinstance(prompt, str):
-            found = _read_json(prompt, row_id, "prompt") if prompt.lstrip().startswith("[") else None
+            found = read_cell(prompt, row_id, "prompt") if prompt.lstrip().startswith("[") else None
             if not (isinstance(found, list) and found and all(isinstance(m, dict) and "role" in m for m in found)):
                 return None
             prompt = found
             self.remarks["prompts are messages written as JSON, and are read as messages"] += 1
         if isinstance(prompt, dict) and {"role", "content"} <= prompt.keys():
-            prompt = _of_columns(prompt)
+            prompt = of_columns(prompt)
         if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
             raise DataError(
                 f"{row_id}: the prompt is a {type(prompt).__name__}, expected text or a list of messages (role, content)",
@@ -218,9 +217,9 @@ class Rendering:
         if not found.get("tool_calls"):
             found.pop("tool_calls", None)  # an empty list is a tool call to some templates
         else:
-            found["tool_calls"] = [_tool_call(call) for call in found["tool_calls"]]
+            found["tool_calls"] = [tool_call(call) for call in found["tool_calls"]]
             found.setdefault("content", "")
-        found["content"] = _content(where, role, found.get("content"))
+        found["content"] = content_text(where, role, found.get("content"))
         return found
 
     def _apply_template(self, row_id: str, messages: Messages, row: Mapping[str, Any]) -> str:
@@ -267,10 +266,10 @@ class Rendering:
         form, shown = self.call_forms[bool(tools)]
         if not shown:
             self.remarks["messages have tool calls, and the chat template does not write them"] += 1
-        return _in_form(messages, *form)
+        return in_form(messages, *form)
 
     def _call_form(self, tools: Any) -> tuple[tuple[bool, str | None], bool]:
-        """The form of tool calls that the template writes, see `_in_form`; and False where it writes them in none."""
+        """The form of tool calls that the template writes, see `in_form`; and False where it writes them in none."""
         call = {"id": "call00001", "type": "function", "function": {"name": PROBE, "arguments": {"a": "b"}}}
         talk: Messages = [
             {"role": "user", "content": "c"},
@@ -280,7 +279,7 @@ class Rendering:
         refused = True
         for form in FORMS:
             with suppress(Exception):  # of the template's code, on a conversation that the data may not hold
-                if PROBE in str(self.tokenizer.apply_chat_template(_in_form(talk, *form), tools=tools, tokenize=False)):
+                if PROBE in str(self.tokenizer.apply_chat_template(in_form(talk, *form), tools=tools, tokenize=False)):
                     return form, True
                 refused = False
         return FORMS[0], refused
@@ -291,7 +290,7 @@ class Rendering:
         Raises:
             DataError: the arguments are not a dict, or not the row's to choose.
         """
-        tools, further = (_parsed(row, name, row_id) for name in ("tools", "chat_template_kwargs"))
+        tools, further = (parsed_cell(row, name, row_id) for name in ("tools", "chat_template_kwargs"))
         found: dict[str, Any] = dict(self.arguments)
         if tools and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
             self.remarks["the column tools is not a list of JSON schemas: it goes to rewards alone"] += 1
@@ -310,77 +309,3 @@ class Rendering:
                 )
             found |= without_nulls(further)
         return found
-
-
-def _of_columns(prompt: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a dict that has a list for each key, as `datasets.Sequence` leaves them; or the one that it is."""
-    if not isinstance(prompt["role"], list):
-        return [prompt]
-    cells = [cell if isinstance(cell, list) else [] for cell in prompt.values()]
-    return [dict(zip(prompt, message, strict=True)) for message in zip_longest(*cells)]
-
-
-def without_nulls(value: Any) -> Any:
-    """The value without keys that are null, at any depth. A null in a list is one of its items."""
-    if isinstance(value, dict):
-        return {name: without_nulls(item) for name, item in value.items() if item is not None}
-    return list(map(without_nulls, value)) if isinstance(value, list) else value
-
-
-def _content(where: str, role: str, content: Any) -> str:
-    """The content as text; parts that are text, as APIs take them, are joined by line ends."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    kinds = [part.get("type", "text") if isinstance(part, dict) else "" for part in parts]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    told = [text for text in texts if isinstance(text, str)]
-    if parts and len(told) == len(parts) and {*kinds} <= {"text", ""}:
-        return "\n".join(told)
-    if other := [kind for kind in kinds if kind not in ("text", "")]:
-        raise DataError(
-            f"{where} ({role}) holds a part of the type {other[0]}, expected text", hint="prompts are text alone here"
-        )
-    found = "no content" if content is None else f"a {type(content).__name__} as content"
-    raise DataError(f"{where} ({role}) has {found}, expected text", hint="leave the message out, or give it a content")
-
-
-def _tool_call(call: Any) -> Any:
-    """A tool call whose arguments are a dict: templates write them as JSON, and JSON text would be quoted twice."""
-    function = call.get("function") if isinstance(call, dict) else None
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if isinstance(arguments, str) and isinstance(read := _read_json(arguments, "", ""), dict):
-        return {**call, "function": {**call["function"], "arguments": read}}
-    return call
-
-
-def _in_form(messages: Messages, plain: bool, nothing: str | None) -> Messages:
-    """The messages with the arguments of tool calls as JSON text unless `plain`, and `nothing` as the content of calls that
-    say nothing else: some templates write calls only where there is no content."""
-
-    def written(call: Any) -> Any:
-        function = call.get("function") if isinstance(call, dict) else None
-        if plain or not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
-            return call
-        return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
-
-    return [
-        {**message, "content": message["content"] or nothing, "tool_calls": [*map(written, message["tool_calls"])]}
-        if message.get("tool_calls")
-        else message
-        for message in messages
-    ]
-
-
-def _parsed(row: Mapping[str, Any], name: str, row_id: str) -> Any:
-    """A cell, read where it is JSON: Arrow has no column for tools of several shapes."""
-    value = row.get(name)
-    return found if isinstance(value, str) and (found := _read_json(value, row_id, name)) is not None else value
-
-
-def _read_json(text: str, row_id: str, column: str) -> Any:
-    """The plain value that a cell's text is as JSON; None where it is not JSON."""
-    try:
-        return plain_cell(json.loads(text), row_id, column)
-    except (ValueError, RecursionError):
-        return None

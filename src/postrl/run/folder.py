@@ -9,7 +9,6 @@ import errno
 import itertools
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -25,15 +24,12 @@ from typing import Any
 from postrl.config import GRPOConfig
 from postrl.config.paths import same
 from postrl.config.settings import Settings
-from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire, origin_of
-from postrl.host.whole import write_whole
+from postrl.errors import PostrlError, UsageError, error_to_wire, is_consequence, origin_of, says_why
+from postrl.host.files import read_json, write_whole
 from postrl.rows.recipes import dataset_names
 
 MAY_CHANGE_ON_RESUME = frozenset(f.name for f in fields(Settings) if f.metadata["resumable"])
 
-_LOST = re.compile(
-    r"(?i)connection (closed|reset|refused|aborted)|closed by (the )?peer|reset by peer|broken pipe|remote process exited"
-)
 LEFT_BY_A_FAILED_START = {"config.yaml", "accelerate.yaml", "logs", "weights", "stop"}
 """What a run that never trained leaves behind: it may be started again in the same folder."""
 
@@ -154,7 +150,7 @@ class RunFolder:
         """The newest checkpoint knows the settings it was made with; before there is one, and of older versions, config.yaml
         has to be believed."""
         saved = self.saved()
-        before = (_read_json(saved[-1] / "state.json") or {}).get("settings") if saved else None
+        before = read_json(saved[-1] / "state.json").get("settings") if saved else None
         if before is None and self.config.exists():
             before = GRPOConfig.from_yaml(self.config).to_dict()
         known = {f.name: f for f in fields(Settings)}
@@ -248,15 +244,12 @@ class RunFolder:
 
     def save_progress(self, step: int, total_steps: int) -> None:
         """Step `step` of `total_steps` is finished; 0 when training begins."""
-        write_whole(self._progress, json.dumps([step, total_steps]))
+        write_whole(self._progress, json.dumps({"step": step, "total": total_steps}))
 
     def progress(self) -> tuple[int, int] | None:
         """(steps finished, steps of the run); None until training has begun."""
-        try:
-            step, total = json.loads(self._progress.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return int(step), int(total)
+        found = read_json(self._progress)
+        return (int(found["step"]), int(found["total"])) if found else None
 
     # -- errors and notes of children ----------------------------------------------------------------------------------
 
@@ -283,38 +276,16 @@ class RunFolder:
         """What it left. When several ranks failed, the first that can say why is heard: the others have only lost the
         connection to it."""
         paths = sorted(self.logs.glob(f"{child}.*.error.json"))
-        errors = [error for path in paths if (error := _read_json(path)) is not None]
+        errors = [error for path in paths if (error := read_json(path))]
         for path in paths:
             path.unlink(missing_ok=True)
-        return min(errors, key=lambda error: (is_consequence(error), not _says_why(error)), default=None)
+        return min(errors, key=lambda error: (is_consequence(error), not says_why(error)), default=None)
 
     def note(self, text: str) -> None:
         """A line for the person at the terminal, whoever runs it."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with open(self.notes, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text.replace("\n", " ") + "\n")
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def is_consequence(error: dict[str, Any]) -> bool:
-    """Whether a rank only lost the connection to another one."""
-    of = (error.get("origin") or {}).get("of")
-    return not _says_why(error) and (of == "ranks" or (of != "yours" and lost_connection(error)))
-
-
-def lost_connection(error: dict[str, Any]) -> bool:
-    return _LOST.search(str(error.get("message"))) is not None
-
-
-def _says_why(error: dict[str, Any]) -> bool:
-    """Whether it is an error of ours, with a message for people."""
-    return type(error_from_wire(error)).__name__ == error.get("kind")
 
 
 def kept_settings(config: GRPOConfig, folder: RunFolder) -> dict[str, Any]:

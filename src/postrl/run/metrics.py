@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.errors import DataError
-from postrl.host.whole import write_whole
+from postrl.host.files import write_whole
 from postrl.types import Rollout
 
 METRICS: dict[str, str] = {

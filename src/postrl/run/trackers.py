@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from postrl.errors import PostrlError, UsageError
+from postrl.errors import PostrlError, UsageError, first_line
+from postrl.host.files import read_json, write_whole
 from postrl.host.python import child_environment
-from postrl.host.whole import write_whole
 
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow"}
 """What `report_to` takes -> the package it needs. Each is an adapter of accelerate's."""
@@ -182,9 +182,8 @@ def _project(name: str, project: str | None) -> str:
 
 
 def _cannot_open(name: str, error: Exception) -> PostrlError:
-    cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
     hint = WANDB_WAYS_OUT if name == "wandb" else f"leave --report-to {name} out: metrics.jsonl has everything"
-    return PostrlError(f"{name} could not be opened: {cause}", hint=hint)
+    return PostrlError(f"{name} could not be opened: {first_line(error)}", hint=hint)
 
 
 class _Ids:
@@ -194,19 +193,12 @@ class _Ids:
         self.path = path
 
     def get(self, name: str) -> str | None:
-        try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))[name]
-            return found if isinstance(found, str) else None
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
+        found = read_json(self.path).get(name)
+        return found if isinstance(found, str) else None
 
     def set(self, name: str, value: str) -> None:
-        try:
-            ids = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            ids = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, json.dumps({**ids, name: value}))
+        write_whole(self.path, json.dumps({**read_json(self.path), name: value}))
 
 
 # -- opening: (project, run name, folder, ids) -> the tracker, and where to look ----------------------------------------

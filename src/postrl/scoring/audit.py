@@ -28,7 +28,8 @@ from postrl.errors import DataError
 from postrl.rewards.registry import RewardSpec, load
 from postrl.rewards.runner import RewardRunner
 from postrl.rewards.score import Score
-from postrl.types import Group, Rollout
+from postrl.scoring.groups import as_group
+from postrl.types import Group, Prompt
 
 KINDS = ("math", "code")
 FOLDER = Path(rewards.__file__).parent / "cases"
@@ -73,20 +74,8 @@ class Case:
 
     def group(self, *, chat: bool = True) -> Group:
         """The case as a group of one; `chat`: the completion as a message, else as text."""
-        rollout = Rollout(
-            prompt_id=self.id,
-            sample_index=0,
-            prompt_ids=[],
-            completion_ids=list(
-                self.completion.encode("utf-8", "surrogatepass")
-            ),  # no tokenizer: bytes stand for tokens
-            logps=[],
-            version_spans=[],
-            finish_reason="stop",
-            completion=self.completion,
-        )
         messages = [{"role": "user", "content": self.prompt}] if chat else None
-        return Group(self.id, 0, self.prompt, messages, dict(self.columns), [rollout])
+        return as_group(Prompt(self.id, messages, self.prompt, [], dict(self.columns)), 0, [self.completion])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from postrl.rewards.score import Score
+from postrl.scoring.groups import question
 from postrl.types import Group, Rollout
 from postrl.worker.informative import EQUAL
 
@@ -131,11 +132,6 @@ class Comparison:
             heapq.heappush(self._examples, item)
         elif self._most:
             heapq.heappushpop(self._examples, item)
-
-
-def question(group: Group) -> str:
-    """What the user says in a prompt, without the chat template."""
-    return str(group.messages[-1].get("content")) if group.messages else group.prompt
 
 
 # -- what a group teaches ----------------------------------------------------------------------------------------------

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
-from postrl.host.whole import whole_file
+from postrl.host.files import whole_file
 from postrl.rewards.builtin import BUILTINS
 from postrl.rewards.registry import RewardSpec, resolve, with_options
 from postrl.rewards.runner import RewardRunner
 from postrl.rollout.store import read_rollouts, stored_steps
 from postrl.run.folder import RunFolder, step_of
 from postrl.scoring.comparison import TOTAL, Comparison
+from postrl.scoring.groups import unscored
 from postrl.types import Group, greedy_groups
 
 # -- a run's rewards ---------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def rescore(
         loop.run(runner.start())
         for file in files:
             before = read_rollouts(file)
-            after = [_unscored(group, runner.names, known) for group in before]
+            after = [unscored(group, _fitting(group, runner.names, known)) for group in before]
             scored = [group for group in after if group.rewards]
             loop.run(runner.score_all([*scored, *greedy_groups(scored)]))
             for old, new in zip(before, after, strict=True):
@@ -162,13 +162,10 @@ def rescore(
             yield file, after
 
 
-def _unscored(group: Group, names: Sequence[str], known: set[str]) -> Group:
-    """A copy to be scored by the rewards of `names` that are for its row; `known` are those of the run."""
+def _fitting(group: Group, names: Sequence[str], known: set[str]) -> tuple[str, ...]:
+    """The rewards of `names` that are for the group's row; `known` are those of the run."""
     had = {name for rollout in group.rollouts for name in rollout.statuses}
-    fits = tuple(name for name in names if name in had or name not in known)
-    fresh = [replace(rollout, rewards={}, statuses={}, reward=None, correct=None) for rollout in group.completions]
-    greedy = None if group.greedy is None else fresh.pop()
-    return replace(group, rollouts=fresh, greedy=greedy, rewards=fits)
+    return tuple(name for name in names if name in had or name not in known)
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from postrl.data.prompts import PromptSet, load_prompts
 from postrl.data.sources import read_files
 from postrl.errors import DataError, UsageError
 from postrl.rewards.runner import RewardRunner
-from postrl.rewards.text import opened_by
 from postrl.rows.plain import plain_row
 from postrl.rows.rendering import TEXT_PROMPTS
 from postrl.rows.tokens import check_vocabulary
-from postrl.types import Group, Prompt, Rollout
+from postrl.scoring.groups import as_group, unscored
+from postrl.types import Group, Prompt
 
 REFERENCES = ("answer", "canonical_solution", "solution", "code")
 """Columns that may hold a right answer."""
@@ -82,26 +82,6 @@ def load_rows(config: GRPOConfig, raw: Any = None) -> PromptSet:
     found = load_prompts(config, Untokenized(), split="train", raw=raw)
     found.notes = [note for note in found.notes if TEXT_PROMPTS not in note]  # of a model, and there is none
     return found
-
-
-def as_group(prompt: Prompt, number: int, completions: Sequence[str], ids: Sequence[list[int]] = ()) -> Group:
-    """A prompt with completions, to be scored; without `ids` nobody has written them after this prompt: bytes stand for
-    tokens, and they are not reasoning that it has opened."""
-    text = prompt.text if ids or not (tag := opened_by(prompt.text)) else prompt.text.rstrip().removesuffix(tag)
-    rollouts = [
-        Rollout(
-            prompt_id=prompt.prompt_id,
-            sample_index=i,
-            prompt_ids=list(prompt.token_ids),
-            completion_ids=list(ids[i]) if ids else list(said.encode("utf-8", "surrogatepass")),
-            logps=[],
-            version_spans=[],
-            finish_reason="stop",
-            completion=said,
-        )
-        for i, said in enumerate(completions)
-    ]
-    return Group(prompt.prompt_id, number, text, prompt.messages, prompt.columns, rollouts, prompt.rewards)
 
 
 # -- made up -----------------------------------------------------------------------------------------------------------
@@ -231,14 +211,8 @@ def stored(run: str | Path, most: int, *, own: bool = False) -> list[Trial]:
     from postrl.scoring.rescore import steps_of
 
     file = steps_of(run)[-1]
-    trials = []
-    for group in read_rollouts(file)[:most]:
-        fresh = [replace(rollout, rewards={}, statuses={}, reward=None) for rollout in group.rollouts]
-        step = step_of(file)
-        trials.append(
-            Trial(replace(group, rollouts=fresh, rewards=group.rewards if own else ()), [f"step {step}"] * len(fresh))
-        )
-    return trials
+    groups = [unscored(group, group.rewards if own else ()) for group in read_rollouts(file)[:most]]
+    return [Trial(group, [f"step {step_of(file)}"] * len(group.rollouts)) for group in groups]
 
 
 # -- sampled -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from postrl.errors import ServerError
-from postrl.host.whole import write_whole
+from postrl.host.files import write_whole
 from postrl.run.connections import Connections
 from postrl.servers.client import VLLMServer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postrl.host.whole import whole_file, whole_folder, write_whole
+from postrl.host.files import whole_file, whole_folder, write_whole
 
 
 def test_a_file_has_its_name_only_when_all_of_it_is_written(tmp_path):
