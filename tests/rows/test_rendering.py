@@ -128,7 +128,7 @@ def test_the_template_arguments_of_all_prompts_stand_behind_those_of_a_row():
 def test_tools_that_nobody_reads_are_told():
     assert any("does not read" in note for note in load([{"prompt": [USER], "tools": [TOOL]}]).notes)
     assert any("rewards alone" in note for note in load([{"prompt": "text", "tools": [TOOL]}]).notes)
-    assert any("no list of JSON" in note for note in load([{"prompt": [USER], "tools": "hammer"}]).notes)
+    assert any("not a list of JSON" in note for note in load([{"prompt": [USER], "tools": "hammer"}]).notes)
 
 
 def test_template_arguments_that_are_not_the_rows_are_refused():
