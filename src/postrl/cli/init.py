@@ -23,15 +23,9 @@ HELP = """Make a folder NAME with a reward function, its test, a small data set 
 """
 
 Template = Literal["reward", "math", "code", "judge"]
-NEXT = {
-    "reward": ("postrl reward test --config config.yaml", "postrl grpo --config config.yaml"),
-    "math": ("postrl reward test --config config.yaml", "postrl grpo --config config.yaml"),
-    "code": ("postrl reward test --config config.yaml", "postrl grpo --config config.yaml"),
-    "judge": (
-        "python local_judge.py postrl reward test --config config.yaml",
-        "python local_judge.py postrl grpo --config config.yaml",
-    ),
-}
+TEST, TRAIN = "postrl reward test --config config.yaml", "postrl grpo --config config.yaml"
+NEXT = dict.fromkeys(("reward", "math", "code"), (TEST, TRAIN))
+NEXT["judge"] = (f"python local_judge.py {TEST}", f"python local_judge.py {TRAIN}")
 """What to type next, inside the new folder."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

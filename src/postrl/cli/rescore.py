@@ -127,8 +127,6 @@ def _written(scored: Iterator[Any], target: Path | None, names: Sequence[str]) -
 
 def summary(comparison: Comparison) -> dict[str, Any]:
     """The comparison as JSON values."""
-    names = list(dict.fromkeys([*comparison.before, *comparison.after]))
-    sides = {"before": comparison.before, "after": comparison.after}
     return {
         "completions": comparison.completions,
         "left_out": comparison.left_out,
@@ -140,11 +138,11 @@ def summary(comparison: Comparison) -> dict[str, Any]:
         "changed_rewards": {name: list(versions) for name, versions in comparison.changed_rewards.items()},
         "scores": {
             name: {
-                side: {"mean": tally[name].mean, "scored": tally[name].count, "statuses": dict(tally[name].statuses)}
-                for side, tally in sides.items()
-                if name in tally
+                when: {"mean": side.mean, "scored": side.count, "statuses": dict(side.statuses)}
+                for when, side in zip(("before", "after"), both, strict=True)
+                if side
             }
-            for name in names
+            for name, both in comparison.scores.items()
         },
         "examples": [asdict(change) for change in comparison.examples],
     }
@@ -153,9 +151,7 @@ def summary(comparison: Comparison) -> dict[str, Any]:
 def _show(comparison: Comparison, result: dict[str, Any]) -> None:
     from postrl.scoring.comparison import GROUP_CHANGES
 
-    _show_means(comparison)
-    _show_statuses(comparison)
-    _show_examples(comparison)
+    _show_tables(comparison)
     for name, (then, now) in comparison.changed_rewards.items():
         typer.echo(f"reward {name} is not what it was in the run: {then} then, {now} now")
     groups = comparison.groups
@@ -175,47 +171,24 @@ def _show(comparison: Comparison, result: dict[str, Any]) -> None:
         typer.echo(f"wrote {result['output']}")
 
 
-def _show_means(comparison: Comparison) -> None:
+def _show_tables(comparison: Comparison) -> None:
     from postrl.console import Column, table
 
-    rows = []
-    for name in dict.fromkeys([*comparison.before, *comparison.after]):
-        old, new = (side.get(name) for side in (comparison.before, comparison.after))
-        rows.append([name, *(cell for tally in (old, new) for cell in _mean(tally))])
-    columns = [Column("mean"), Column("before", right=True), Column("scored", right=True)]
-    table([*columns, Column("after", right=True), Column("scored", right=True)], rows)
+    before, scored, after = (Column(name, right=True) for name in ("before", "scored", "after"))
+    means, statuses = [], []
+    for name, both in comparison.scores.items():
+        means.append([name, *(cell for side in both for cell in ((side.mean, side.count) if side else (None, None)))])
+        old, new = (side.statuses if side else {} for side in both)
+        statuses += [[name, status, old.get(status, 0), new.get(status, 0)] for status in sorted({*old, *new})]
+    table([Column("mean"), before, scored, after, scored], means)
     typer.echo()
-
-
-def _mean(tally: Any) -> list[Any]:
-    return [None, None] if tally is None else [tally.mean, tally.count]
-
-
-def _show_statuses(comparison: Comparison) -> None:
-    from postrl.console import Column, table
-
-    rows = []
-    for name in dict.fromkeys([*comparison.before, *comparison.after]):
-        old, new = (side[name].statuses if name in side else {} for side in (comparison.before, comparison.after))
-        rows += [[name, status, old.get(status, 0), new.get(status, 0)] for status in sorted({*old, *new})]
-    table([Column("reward"), Column("status"), Column("before", right=True), Column("after", right=True)], rows)
+    table([Column("reward"), Column("status"), before, after], statuses)
     typer.echo()
-
-
-def _show_examples(comparison: Comparison) -> None:
-    from postrl.console import Column, table
-
-    if not comparison.examples:
-        return
-    columns = [Column("step", right=True), Column("prompt", wide=True), Column("completion", wide=True)]
-    columns += [Column("before", right=True), Column("after", right=True), Column("status")]
-    rows = [
-        [c.step, c.prompt, c.completion, c.before, c.after, _statuses(c.status_before, c.status_after)]
-        for c in comparison.examples
-    ]
-    table(columns, rows, title="largest changes")
-    typer.echo()
-
-
-def _statuses(before: str, after: str) -> str:
-    return after if before == after else f"{before} -> {after}"
+    if comparison.examples:
+        columns = [Column("step", right=True), Column("prompt", wide=True), Column("completion", wide=True)]
+        shown = [
+            [c.step, c.prompt, c.completion, c.before, c.after, " -> ".join(dict.fromkeys(c.statuses))]
+            for c in comparison.examples
+        ]
+        table([*columns, before, after, Column("status")], shown, title="largest changes")
+        typer.echo()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -47,7 +47,7 @@ def explained(command: Any, ctx: Any, parse: Callable[[Any, list[str]], list[str
 
 def _refuse_swallowed(command: Any, args: list[str]) -> None:
     """A flag whose value was forgotten takes the next flag for it, and a run would begin in the folder --dry-run."""
-    own = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    own = _options(command.params)
     for name, value in itertools.pairwise(args):
         option = own.get(name.replace("_", "-")) if name.startswith("--") else None
         follows = value.partition("=")[0].replace("_", "-")
@@ -105,23 +105,23 @@ def _as_typed(args: list[str], option: str) -> str:
 
 
 def _flags(command: Any, ctx: Any) -> list[str]:
-    return [
-        name
-        for option in command.get_params(ctx)
-        for name in (*option.opts, *option.secondary_opts)
-        if name.startswith("--") and not option.hidden
-    ]
+    return [name for name, option in _options(command.get_params(ctx)).items() if not option.hidden]
+
+
+def _options(parameters: Iterable[Any]) -> dict[str, Any]:
+    """Flag -> the option that it belongs to."""
+    names = {name: option for option in parameters for name in (*option.opts, *option.secondary_opts)}
+    return {name: option for name, option in names.items() if name.startswith("--")}
 
 
 def _elsewhere(command: Any, ctx: Any) -> dict[str, str]:
     """Flags of the other commands that are shown to people -> the command to give them to."""
     root = ctx.find_root()
-    own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    own = _options(command.params)
     found: dict[str, str] = {}
     for path, other in _commands(root.command, root.command_path):
         if other is not command:
-            names = (name for option in other.params for name in (*option.opts, *option.secondary_opts))
-            found = {**dict.fromkeys((name for name in names if name.startswith("--")), path), **found}
+            found = {**dict.fromkeys(_options(other.params), path), **found}
     return {name: path for name, path in found.items() if name not in own}
 
 

@@ -85,6 +85,8 @@ _DTYPES = {"tokens": np.int32, "logps": np.float32, "mask": np.uint8, "support":
 The others are JSON."""
 _FIELDS = {f.name: f.metadata for f in fields(Rollout)}
 _ARRAYS = {name: _DTYPES[kinds["kind"]] for name, kinds in _FIELDS.items() if kinds["kind"] in _DTYPES}
+_OF_GROUPS = [f.name for f in fields(Group) if f.name not in ("rollouts", "greedy")]
+"""Fields that travel as JSON; their rollouts stand beside them."""
 _SIZES = "support/sizes"
 """`support` is a list of lists: beside their items stands how many each has."""
 
@@ -131,15 +133,7 @@ def decode_groups(data: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[G
 
 
 def _group_header(group: Group) -> dict[str, Any]:
-    return {
-        "prompt_id": group.prompt_id,
-        "group_id": group.group_id,
-        "prompt": group.prompt,
-        "messages": group.messages,
-        "columns": _finite(group.columns),
-        "rewards": list(group.rewards),
-        "reward_versions": group.reward_versions,
-    }
+    return {**{name: getattr(group, name) for name in _OF_GROUPS}, "columns": _finite(group.columns)}
 
 
 def _group(header: dict[str, Any], completions: list[Rollout]) -> Group:

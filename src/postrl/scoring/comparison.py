@@ -38,6 +38,10 @@ class Change:
         return cls(step, *who, old.reward, new.reward, *statuses)
 
     @property
+    def statuses(self) -> tuple[str, str]:
+        return self.status_before, self.status_after
+
+    @property
     def size(self) -> float:
         return abs((self.after or 0.0) - (self.before or 0.0))
 
@@ -88,6 +92,11 @@ class Comparison:
         self.group_changes: Counter[str] = Counter()
         self._examples: list[tuple[float, int, Change]] = []
         self._most, self._order = examples, itertools.count()
+
+    @property
+    def scores(self) -> dict[str, tuple[Scores | None, Scores | None]]:
+        """Reward -> its scores before and after; None: it had none."""
+        return {name: (self.before.get(name), self.after.get(name)) for name in [*self.before, *self.after]}
 
     @property
     def reproduced(self) -> bool:
