@@ -9,12 +9,7 @@ import random
 import reprlib
 import zlib
 from collections.abc import Mapping, Sequence
-from datetime import date, time, timedelta
-from decimal import Decimal
-from fractions import Fraction
-from pathlib import PurePath
 from typing import Any
-from uuid import UUID
 
 from postrl.config import GRPOConfig
 from postrl.errors import DataError, UsageError
@@ -79,13 +74,13 @@ class PromptStream:
         self._prompts, self._digests = prompts, digests(prompts)
         self._ids = zlib.crc32("\n".join(prompt.prompt_id for prompt in prompts).encode())
         if weights is None:
-            self._parts = [_Part("", 1.0, list(prompts), seed, shuffle)]
+            self._parts = [_Rows("", 1.0, list(prompts), seed, shuffle)]
         else:
             members: dict[str, list[Prompt]] = {}
             for prompt in prompts:
                 members.setdefault(prompt.prompt_id.rpartition(":")[0], []).append(prompt)
             total = sum(weights[name] for name in members)
-            self._parts = [_Part(name, weights[name] / total, rows, seed, shuffle) for name, rows in members.items()]
+            self._parts = [_Rows(name, weights[name] / total, rows, seed, shuffle) for name, rows in members.items()]
 
     @property
     def position(self) -> int:
@@ -170,39 +165,19 @@ def _block_size(rows: int) -> int:
 
 
 def digests(prompts: Sequence[Prompt]) -> list[str]:
-    """What the rows hold, in their order: prompts and every column, as far as they are plain values. A conversation counts
-    as its messages: a chat template may put today's date into the text."""
+    """What the rows hold, in their order: prompts and every column. A conversation counts as its messages: a chat template
+    may put today's date into the text."""
     size, found = _block_size(len(prompts)), []
     for start in range(0, len(prompts), size):
         block = hashlib.blake2b(digest_size=8)
         for prompt in prompts[start : start + size]:
-            block.update(_plain([prompt.messages or prompt.text, prompt.columns, prompt.rewards]).encode() + b"\n")
+            row = [prompt.messages or prompt.text, prompt.columns, prompt.rewards]
+            block.update(json.dumps(row, sort_keys=True).encode() + b"\n")
         found.append(block.hexdigest())
     return found
 
 
-def _plain(value: Any) -> str:
-    try:
-        return json.dumps(value, sort_keys=True, default=_as_plain)
-    except (TypeError, ValueError, RecursionError):  # keys of several kinds, a circle
-        return type(value).__name__
-
-
-def _as_plain(value: Any) -> Any:
-    """A value that JSON has not: arrays as lists, dates and numbers as text, and of other objects their kind alone, because
-    their text may have an address in it."""
-    if isinstance(value, bytes):
-        return hashlib.blake2b(value, digest_size=8).hexdigest()
-    if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, date | time | timedelta | Decimal | Fraction | PurePath | UUID):
-        return str(value)
-    return type(value).__name__
-
-
-class _Part:
+class _Rows:
     """One data set's own endless stream; `taken` is all its state."""
 
     def __init__(self, name: str, share: float, prompts: list[Prompt], seed: int, shuffle: bool) -> None:
