@@ -5,8 +5,7 @@ from __future__ import annotations
 import typer
 
 from postrl.algorithms.presets import PRESETS, Preset
-from postrl.algorithms.refused import flag
-from postrl.cli.options import SettingsCommand, settings_command
+from postrl.cli.options import SettingsCommand, as_flags, settings_command
 from postrl.config import GRPOConfig
 from postrl.config.engines import engine_of
 from postrl.errors import UsageError
@@ -51,7 +50,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _help(preset: Preset) -> str:
-    differs = "\n".join(f"  {shown(name, value)}" for name, value in preset.settings.items())
+    differs = "\n".join(f"  {as_flags(name, value)}" for name, value in preset.settings.items())
     return HELP.format(
         name=preset.name,
         title=preset.title,
@@ -62,11 +61,6 @@ def _help(preset: Preset) -> str:
         note=f"\n{preset.note}\n" if preset.note else "",
         differs=DIFFERS.format(settings=differs) if differs else "",
     )
-
-
-def shown(name: str, value: object) -> str:
-    """A setting as it is written on the command line."""
-    return flag(name) if value is True else f"{flag(name)} {value}"
 
 
 def run(config: GRPOConfig, dry_run: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
@@ -149,6 +150,15 @@ class SettingsCommand(TyperCommand):
 def hyphenated(name: str) -> str:
     """`max_steps` as it is written in a flag."""
     return name.replace("_", "-")
+
+
+def as_flags(name: str, value: Any) -> str:
+    """A setting as it is written on the command line."""
+    if isinstance(value, bool):
+        return flag(name) if value else flag(name).replace("--", "--no-", 1)
+    return " ".join(
+        f"{flag(name)} {shlex.quote(str(item))}" for item in (value if isinstance(value, list) else [value])
+    )
 
 
 def _left(option: Any) -> str:

@@ -6,7 +6,7 @@ import sys
 
 from postrl.algorithms.presets import PRESETS, Preset
 from postrl.algorithms.refused import flag
-from postrl.cli.grpo import shown
+from postrl.cli.options import as_flags
 
 HEAD = """# Algorithms
 
@@ -32,7 +32,7 @@ def presets_page() -> str:
 
 
 def _section(preset: Preset) -> str:
-    settings = ", ".join(f"`{shown(name, value)}`" for name, value in preset.settings.items())
+    settings = ", ".join(f"`{as_flags(name, value)}`" for name, value in preset.settings.items())
     reads = ", ".join(f"`{flag(name)}`" for name in preset.reads or ())
     lines = [
         ("What it computes", preset.formula),

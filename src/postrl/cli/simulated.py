@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from postrl.algorithms.refused import flag
+from postrl.cli.options import as_flags
 from postrl.config import GRPOConfig
 from postrl.config.settings import Settings, default_of
 from postrl.console import Column, table
@@ -130,8 +129,4 @@ def _flags(config: GRPOConfig) -> Iterator[str]:
         value = getattr(config, f.name)
         if f.name in NOT_OF_THE_COMMAND or value == default_of(f) or value is None:
             continue
-        if isinstance(value, bool):
-            yield flag(f.name) if value else "--no-" + flag(f.name)[2:]
-        else:
-            for item in value if isinstance(value, list) else [value]:
-                yield f"{flag(f.name)} {shlex.quote(str(item))}"
+        yield as_flags(f.name, value)

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from postrl.config import GRPOConfig
 from postrl.errors import UsageError
-from postrl.host.text import read_template
 from postrl.host.files import whole_folder
+from postrl.host.text import read_template
 from postrl.learning.loading import explained, loaded
 from postrl.models.adapter import Adapter, adapter_named, base_of, check_mergeable, find_adapter
 from postrl.models.folder import ADAPTER_CONFIG, CONFIG, check_model_path, has_tokenizer, is_checkpoint, is_run

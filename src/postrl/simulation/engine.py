@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from postrl.config import GRPOConfig
 from postrl.console import note
@@ -39,17 +39,11 @@ def prepare(config: GRPOConfig) -> Simulation:
 
 def run_steps(simulation: Simulation) -> Report:
     """max_steps steps, each a line of metrics.jsonl and of the screen; the report's settings name the run's folder."""
-    with run_folder_of(simulation.config) as (config, folder):
-        return _run_steps(replace(simulation, config=config), folder)
-
-
-def _run_steps(simulation: Simulation, folder: RunFolder) -> Report:
-    config, division = simulation.config, simulation.division
-    note(
-        f"simulating {division.servers} server(s) and {division.ranks} trainer rank(s): no model, no data, simulated seconds"
-    )
-    writer, total = MetricsWriter(folder.metrics), config.max_steps
-    with StepLine(every=config.logging_steps) as line:
+    division = simulation.division
+    who = f"{division.servers} server(s) and {division.ranks} trainer rank(s)"
+    with run_folder_of(simulation.config) as (config, folder), StepLine(every=config.logging_steps) as line:
+        note(f"simulating {who}: no model, no data, simulated seconds")
+        writer, total = MetricsWriter(folder.metrics), config.max_steps
         line.begin(0, total)
 
         def on_step(step: int, metrics: Metrics) -> None:
@@ -58,6 +52,5 @@ def _run_steps(simulation: Simulation, folder: RunFolder) -> Report:
                 folder.save_progress(step, total)
             line.update(step, total, row)
 
-        return simulate(
-            config, simulation.assumed, division, steps=total, whole=True, on_step=on_step, note=folder.note
-        )
+        say, assumed = folder.note, simulation.assumed
+        return simulate(config, assumed, division, steps=total, whole=True, on_step=on_step, note=say)

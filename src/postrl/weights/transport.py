@@ -67,7 +67,7 @@ def on_each(servers: Sequence[VLLMServer], act: Callable[[VLLMServer], None]) ->
 
     Raises:
         PostrlError: the error of the one that failed; a ServerError that lists them all where several did. What fails
-            on a server that is given up by then does not count, unless no other is left.
+            on a server that is given up by then is none, unless no other is left.
     """
     left = in_use(servers)
     futures = [in_thread(partial(act, server)) for server in left]
