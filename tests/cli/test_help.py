@@ -17,7 +17,7 @@ import pytest
 from postrl import __version__
 from postrl.algorithms.presets import OWNED, PRESETS
 from postrl.algorithms.refused import flag
-from postrl.cli.grpo import shown as shown_setting
+from postrl.cli.options import as_flags
 from postrl.cli.presets_page import presets_page
 from postrl.cli.settings_table import settings_table
 from postrl.config.settings import PANELS, Settings
@@ -161,7 +161,7 @@ def test_every_algorithm_is_a_command_that_shows_its_own_defaults(postrl, preset
     assert " ".join(preset.formula.split()) in short
     assert " ".join(preset.formula.split()) in shown
     for name, value in preset.settings.items():
-        assert f" {shown_setting(name, value)} " in shown
+        assert f" {as_flags(name, value)} " in shown
         assert isinstance(value, bool) or f"[default: {value}]" in shown
     for name in OWNED - set(preset.reads or ()) - preset.settings.keys():
         assert f" {flag(name)} " not in shown, f"{name} means nothing to {preset.name}"
