@@ -209,7 +209,7 @@ def test_serve_takes_what_a_server_depends_on():
 def test_plan_takes_what_a_plan_depends_on():
     read = read_by(
         "cli/plan.py", "cli/simulated.py", "launch/plan.py", "launch/vllm.py", "launch/adapters.py", "launch/siblings.py",
-        "simulation/assumptions.py", "simulation/calibrate.py", "simulation/loop.py", "simulation/splits.py",
+        "simulation/assumptions.py", "simulation/calibrate.py", "simulation/loop.py", "simulation/divisions.py",
     )  # fmt: skip
     of_processes = {"server_start_timeout", "server_frozen_timeout", "server_restarts", "worker_restarts"}
     assert read - of_processes - GRPOConfig.part("plan") == set(), "give `postrl plan` the settings that it reads"

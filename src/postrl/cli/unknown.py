@@ -73,7 +73,7 @@ def unknown_flag(typed: str, command: str, own: list[str], elsewhere: dict[str, 
         return UsageError(f"{command} has no {typed}", hint=f"in postrl: {ours}")
     if hyphens not in elsewhere and ours in elsewhere:
         return unknown_flag(ours, command, own, elsewhere)
-    if hyphens in elsewhere:
+    if hyphens in elsewhere and f"{hyphens}s" not in own:
         return UsageError(
             f"{hyphens} means nothing to `{command}`",
             hint=f"leave it out, or give it to `{elsewhere[hyphens]}`; `{command} --help` shows what this command takes",
