@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
-from postrl.errors import PostrlError
+from postrl.errors import PostrlError, first_line
 
 TABLE = ".metadata"
 CLASSES = {
@@ -122,5 +122,5 @@ def _innermost(error: BaseException) -> BaseException:
 
 def in_one_line(error: BaseException) -> str:
     """What went wrong first, in one line."""
-    first = _innermost(error)
-    return (str(first).strip().splitlines() or [type(first).__name__])[0]
+
+    return first_line(_innermost(error))

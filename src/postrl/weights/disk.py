@@ -11,7 +11,6 @@ No torch at the top: the launcher restores a restarted server with nothing but H
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.errors import PostrlError, ServerError, WaitTimeout
-from postrl.host.files import whole_file, write_whole
+from postrl.host.files import take_lock, whole_file, write_whole
 from postrl.servers.client import VLLMServer
 from postrl.servers.lost import server_file
 from postrl.weights.transport import NamedTensors, Pause, on_each, swap_weights
@@ -245,14 +244,7 @@ def server_lock(folder: Path, server: VLLMServer, deadline_s: float) -> Iterator
         WaitTimeout: another process held it for `deadline_s` seconds.
     """
     path = server_file(folder, server.url, "lock")
-    end = time.monotonic() + deadline_s
     with path.open("a", encoding="utf-8") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise WaitTimeout(f"another update of {server.url} held {path} for {deadline_s:g} s") from None
-                time.sleep(0.05)
+        if take_lock(file.fileno(), seconds=deadline_s) is False:
+            raise WaitTimeout(f"another update of {server.url} held {path} for {deadline_s:g} s")
         yield
