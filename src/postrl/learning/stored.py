@@ -122,5 +122,4 @@ def _innermost(error: BaseException) -> BaseException:
 
 def in_one_line(error: BaseException) -> str:
     """What went wrong first, in one line."""
-
     return first_line(_innermost(error))
