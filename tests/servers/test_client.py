@@ -82,10 +82,12 @@ def test_silence_is_a_wait_timeout_and_absence_a_server_error() -> None:
         generate(fake.url)
 
 
-def test_waiting_for_a_server_ends_with_its_deadline() -> None:
+def test_waiting_for_a_server_ends_with_its_process_or_its_deadline() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         server = VLLMServer(f"http://127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(ServerError, match="process ended"):
+            server.wait_until_healthy(60, alive=lambda: False)
         with pytest.raises(WaitTimeout, match=r"within 0\.3 s"):
             server.wait_until_healthy(0.3)
 

@@ -15,6 +15,10 @@ NOT_OURS = -1
 MISSING_LOGP = -9999.0
 """vLLM's stand-in for a log-probability that is NaN, -inf or absent."""
 
+PASSING = (408, 425, 429)
+"""Statuses of a client's error that pass: too slow, too early, too many."""
+UNKNOWN_MODEL = "NotFoundError"
+"""In vLLM's answer to a request for a model or adapter that it does not have; a route that is not there says otherwise."""
 GENERATE = "/inference/v1/generate"
 MODELS = "/v1/models"
 LOAD_ADAPTER = "/v1/load_lora_adapter"

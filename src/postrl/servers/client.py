@@ -29,6 +29,8 @@ from postrl.servers.api import (
     GENERATE,
     LOAD_ADAPTER,
     MODELS,
+    PASSING,
+    UNKNOWN_MODEL,
     ServerMetrics,
     excerpt,
     parse_completion,
@@ -43,11 +45,6 @@ from postrl.types import Sampled
 
 PauseMode = Literal["keep", "wait", "abort"]
 T = TypeVar("T")
-
-PASSING = (408, 425, 429)
-"""Statuses of a client's error that pass: too slow, too early, too many."""
-UNKNOWN_MODEL = "NotFoundError"
-"""In vLLM's answer to a request for a model or adapter that it does not have; a route that is not there says otherwise."""
 
 
 def generation_client() -> httpx.AsyncClient:
@@ -111,17 +108,20 @@ class VLLMServer:
         except httpx.HTTPError:
             return False
 
-    def wait_until_healthy(self, deadline_s: float) -> None:
-        """Wait until `health()`, for `deadline_s` seconds at most.
+    def wait_until_healthy(self, deadline_s: float, alive: Callable[[], bool] | None = None) -> None:
+        """Wait until `health()`, for `deadline_s` seconds at most, or until `alive`, called between the tries, says no (or
+        raises): the process is gone.
 
         Raises:
             WaitTimeout: not healthy within the deadline.
-            ServerError: the run has given the server up.
+            ServerError: `alive` said no, or the run has given the server up.
         """
         end = time.monotonic() + deadline_s
         while not self.health():
             if reason := self.lost:
                 raise ServerError(f"{self.url} was given up: {reason}")
+            if alive is not None and not alive():
+                raise ServerError(f"{self.url}: the server's process ended before it answered", hint="see its log")
             if time.monotonic() > end:
                 raise WaitTimeout(f"{self.url}/health did not answer with 200 within {deadline_s:g} s")
             time.sleep(0.2)
