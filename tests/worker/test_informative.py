@@ -202,7 +202,7 @@ def test_without_staleness_the_batches_depend_on_the_data_alone(run):
     assert [{g.group_id for g in replaced(groups)} for groups in batches] == [passed for _, passed in steps]
     names = dict(data_order(prompts(PROMPTS), run["seed"], EPOCHS * (2 + run["max_refills"])))
     assert all(group.prompt_id == names[group.group_id] for groups in batches for group in groups)
-    assert made.left_out == sum(len(passed) for _, passed in steps)
+    assert made.production.left_out == sum(len(passed) for _, passed in steps)
 
 
 @settings(max_examples=60, deadline=None)
@@ -237,12 +237,14 @@ def test_every_prompt_is_trained_once_or_left_out_and_counted_within_both_bounds
     assert {*seen.values(), *passed.values()} <= {1} and not seen.keys() & passed.keys()
     refills = [metrics["rollout/refills"] for metrics in reported]
     assert max(refills) <= run["max_refills"]
-    assert sum(refills) * BATCH == pytest.approx(made.left_out) or run["lost"]
+    assert sum(refills) * BATCH == pytest.approx(made.production.left_out) or run["lost"]
     assert all(alike(run, group_id) for group_id in passed)
-    assert made.dropped["uninformative"] >= sum(len(g.rollouts) for groups in batches for g in replaced(groups))
+    assert made.production.dropped["uninformative"] >= sum(
+        len(g.rollouts) for groups in batches for g in replaced(groups)
+    )
     if not run["lost"]:
-        assert made.left_out * GROUP >= made.dropped["uninformative"]
-        assert made.stream.position == STEPS * BATCH + made.left_out
+        assert made.production.left_out * GROUP >= made.production.dropped["uninformative"]
+        assert made.production.stream.position == STEPS * BATCH + made.production.left_out
     for version, groups in enumerate(batches):
         for rollout in (r for group in trained(groups) for r in group.rollouts if r.dropped is None):
             assert 0 <= version - rollout.oldest_version <= run["max_staleness"]
@@ -271,12 +273,12 @@ def test_a_run_that_goes_on_from_a_checkpoint_loses_no_prompt_and_trains_none_tw
     batches = before + after
     seen = Counter(group.group_id for groups in batches for group in trained(groups))
     assert set(seen.values()) == {1} and len(seen) == STEPS * BATCH
-    assert made.stream.position == STEPS * BATCH + made.left_out
+    assert made.production.stream.position == STEPS * BATCH + made.production.left_out
     if run["stale_policy"] == "wait":
-        assert made.dropped["uninformative"] == GROUP * made.left_out
+        assert made.production.dropped["uninformative"] == GROUP * made.production.left_out
     if keeps_finished:
         replaced = [g.group_id for groups in batches for g in groups if g.rollouts[0].dropped == "uninformative"]
-        assert len(replaced) == len(set(replaced)) == made.left_out, (
+        assert len(replaced) == len(set(replaced)) == made.production.left_out, (
             "all that was replaced is stored, with its own batch"
         )
     if not run["max_staleness"]:

@@ -87,7 +87,7 @@ def test_every_prompt_of_every_epoch_is_trained_once_or_left_out_and_counted(run
     seen = Counter(group.group_id for groups in batches for group in trained(groups))
     assert set(seen.values()) == {1}
     assert all(len(trained(groups)) == BATCH for groups in batches)
-    expected = STEPS * BATCH + made.left_out
+    expected = STEPS * BATCH + made.production.left_out
     assert len(seen) == STEPS * BATCH and max(seen) < expected
 
 
@@ -204,7 +204,7 @@ def test_the_queue_is_never_longer_than_it_may_be():
             await made.groups(version)
             for _ in range(100):
                 await asyncio.sleep(1)
-                longest = max(longest, len(made.buffer.entries))
+                longest = max(longest, len(made.production.buffer.entries))
             made.pushed(version + 1)
         made.close()
         return longest
@@ -229,7 +229,7 @@ def test_where_the_algorithm_needs_one_every_group_that_is_trained_has_its_greed
             assert group.greedy.statuses == {"task": "correct"} and group.greedy.reward == 1.0
             assert 0 <= version - group.greedy.oldest_version <= run["max_staleness"]
     assert all(len(trained(groups)) == BATCH for groups in batches)
-    assert made.stream.position == STEPS * BATCH + made.left_out
+    assert made.production.stream.position == STEPS * BATCH + made.production.left_out
 
 
 def test_a_group_whose_greedy_completion_did_not_come_is_begun_anew():
@@ -246,7 +246,7 @@ def test_a_group_whose_greedy_completion_did_not_come_is_begun_anew():
 
     made, batches = clock.run(main())
     assert len(tries) == 3
-    assert made.left_out == 0
+    assert made.production.left_out == 0
     assert Counter(g.prompt_id for gs in batches for g in trained(gs)) == Counter(f"rows:{i}" for i in range(PROMPTS))
     failed = [g for gs in batches for g in gs if {r.dropped for r in g.rollouts} == {"error"}]
     assert [(g.prompt_id, g.greedy, len(g.rollouts)) for g in failed] == [("rows:7", None, GROUP)] * 2
@@ -292,7 +292,7 @@ def test_a_prompt_that_was_dropped_for_its_age_has_not_failed():
         return made, batches
 
     made, batches = clock.run(main())
-    assert made.left_out == 0
+    assert made.production.left_out == 0
     assert all(len(trained(groups)) == BATCH for groups in batches)
 
 

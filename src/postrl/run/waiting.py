@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -32,6 +33,24 @@ def speaking(note: Callable[[str], None], what: str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+@asynccontextmanager
+async def speaking_of(note: Callable[[str], None], what: Callable[[], str]) -> AsyncIterator[None]:
+    """The same in an event loop, by its clock, of what changes meanwhile."""
+
+    async def speak() -> None:
+        now = asyncio.get_running_loop().time
+        since = now()
+        while True:
+            await asyncio.sleep(SPEAK_AFTER)
+            note(f"waited {now() - since:.0f} s for {what()}")
+
+    task = asyncio.create_task(speak())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def in_thread(act: Callable[[], T]) -> Future[T]:

@@ -146,3 +146,20 @@ class Buffer:
     def stale(self) -> list[Entry]:
         """Groups that no batch may train any more: to be removed, counted and begun anew."""
         return [e for e in self.entries if self.deadline(e) < self.phase]
+
+    def describe(self, completions: int, samplers: str) -> str:
+        """How far the groups are, in words.
+
+        Args:
+            completions: of a group.
+            samplers: what they are doing.
+        """
+        sampling = [entry.group for entry in self.entries if entry.stage is Stage.SAMPLING]
+        scoring = sum(entry.stage is Stage.SCORING for entry in self.entries)
+        parts = [f"{len(self.finished)} of {self.batch} groups are finished"]
+        if sampling:
+            missing = sum(completions - len(group.completions) for group in sampling)
+            parts.append(f"{len(sampling)} are being sampled ({missing} completions are missing; {samplers})")
+        if scoring:
+            parts.append(f"{scoring} wait for their rewards")
+        return ", ".join(parts)

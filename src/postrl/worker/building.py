@@ -84,7 +84,7 @@ def build_worker(
         note=folder.note,
         turn=turn,
     )
-    for line in worker.stream.repeats(config.prompts_per_step):
+    for line in worker.production.stream.repeats(config.prompts_per_step):
         folder.note(line)
     return worker, train
 
