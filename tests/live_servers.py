@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,15 @@ ATTACHED = ("overlapping", "stricken", "halved")
 """Names of run folders whose weights the float32 server takes too."""
 
 
+def until_healthy(server: VLLMServer, process: ChildProcess, log: Path) -> None:
+    """Wait for a server that starts; one that ends instead says why."""
+    end = time.monotonic() + START_DEADLINE
+    while not server.health():
+        assert process.poll() is None, f"vLLM ended:\n{log.read_text()[-4000:]}"
+        assert time.monotonic() < end, f"vLLM is not healthy after {START_DEADLINE} s:\n{log.read_text()[-4000:]}"
+        time.sleep(0.2)
+
+
 @dataclass
 class Live:
     """A running server, the folder its weights come through, and the transport to it."""
@@ -64,11 +74,7 @@ class Live:
     runs: Path
 
     def wait(self) -> Live:
-        def alive() -> bool:
-            assert self.process.poll() is None, f"vLLM ended:\n{self.log.read_text()[-4000:]}"
-            return True
-
-        self.server.wait_until_healthy(START_DEADLINE, alive)
+        until_healthy(self.server, self.process, self.log)
         return self
 
     @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from live_servers import START_DEADLINE, TOKEN
+from live_servers import TOKEN, until_healthy
 from postrl.config import GRPOConfig
 from postrl.launch.ports import HeldPort
 from postrl.launch.process import ChildProcess
@@ -54,12 +54,8 @@ def reward_server(smollm2_rewards: Path, tmp_path_factory: pytest.TempPathFactor
     argv, env = reward_server_command(config, model=str(smollm2_rewards), port=port.number, devices=[], token=TOKEN)
     process = ChildProcess("reward_server", argv, log_path=log, env={**env, "VLLM_CPU_KVCACHE_SPACE": "1"}, cwd=folder)
 
-    def alive() -> bool:
-        assert process.poll() is None, f"vLLM ended:\n{log.read_text()[-4000:]}"
-        return True
-
     try:
-        VLLMServer(url).wait_until_healthy(START_DEADLINE, alive)
+        until_healthy(VLLMServer(url), process, log)
         yield url
     finally:
         process.stop(10.0)
