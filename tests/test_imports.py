@@ -17,14 +17,14 @@ SOURCE = Path(postrl.__file__).parent
 VERBS = ("algorithms", "rollout", "rewards", "learning", "weights")
 LAYERS = (
     "version types errors",
-    "user_code host console callbacks algorithms rows",
+    "user_code host console algorithms rows",
     "models",
     "config",
     "run data",
     "servers",
     "rollout rewards learning weights",
     "given",
-    "worker",
+    "worker scripts",
     "session scoring",
     "report launch",
     "simulation trainer",

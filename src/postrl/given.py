@@ -29,6 +29,8 @@ class Given:
     tokenizer: Any = None
     preset: Preset | None = None
     """The algorithm, where the script has registered it: the worker reads from it what to sample."""
+    adapted: bool = False
+    """The model has the adapter that the settings, or peft_config, ask for."""
 
     @classmethod
     def by_script(

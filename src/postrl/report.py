@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
-from postrl.callbacks import Callbacks
-from postrl.errors import PostrlError
+from postrl.errors import PostrlError, UsageError
 from postrl.learning.memory import peak_memory_gb
 from postrl.learning.optimizing import MAX_NONFINITE, UpdateReport
 from postrl.learning.sharding import Ranks
@@ -20,6 +19,8 @@ from postrl.run.alarms import Alarms
 from postrl.run.metrics import MetricsWriter, rollout_summary
 from postrl.run.step_line import StepLine
 from postrl.run.trackers import Trackers
+from postrl.scripts.callbacks import Callbacks
+from postrl.scripts.results import TrainResult
 from postrl.session import Session
 from postrl.types import Batch, Group, Mean, Means, reported
 
@@ -83,7 +84,13 @@ class Reporter:
             s.folder.save_progress(s.first_step - 1, s.total_steps)
             for line in self._alarms.at_start():
                 s.note(line)
-            self.callbacks.on_train_begin(s.total_steps, s.first_step - 1)
+            if self.last and s.first_step > s.total_steps:
+                s.note(
+                    f"all {s.total_steps} steps are trained, and train() has nothing left to do; to go on, a new run starts from "
+                    f"the model in {s.folder.model}"
+                )
+            parts = {"model": s.learner.policy.model, "processing_class": s.tokenizer, "optimizer": s.learner.optimizer}
+            self.callbacks.on_train_begin(s.total_steps, s.first_step - 1, **parts)
         if s.has_evaluation and s.first_step == 1:
             metrics = self.evaluate(0)
             self._started = time.monotonic()
@@ -98,9 +105,31 @@ class Reporter:
                 self.session.folder.note(f"stopped after this step: {why}")
             self.callbacks.on_train_end()
 
-    def step_ended(self, step: int) -> None:
+    def step_begins(self) -> None:
         if self.session.ranks.is_main:
-            self.callbacks.on_step_end(step)
+            self.callbacks.on_step_begin()
+
+    def step_ended(self, step: int) -> None:
+        s = self.session
+        if s.ranks.is_main:
+            self.callbacks.on_step_end(step, reported(s.rollout_metrics).get("epoch"))
+            if self.callbacks.control.should_evaluate and not s.has_evaluation:
+                raise UsageError(
+                    "a callback asked for an evaluation, and there is no evaluation set", hint="give eval_dataset"
+                )
+
+    def saved(self) -> None:
+        if self.session.ranks.is_main:
+            self.callbacks.on_save()
+
+    def log(self, logs: Mapping[str, float]) -> None:
+        """Metrics of the script's own, for callbacks and trackers."""
+        self.callbacks.log(logs)
+        self._trackers.log(self.callbacks.state.global_step, logs)
+
+    def result(self) -> TrainResult:
+        """What train() returns."""
+        return TrainResult(self.last, self.callbacks.summary, self.session.first_step - 1)
 
     def step(
         self,
@@ -166,12 +195,16 @@ class Reporter:
         with s.folder.writing("rollouts"):
             write_rollouts(s.folder.rollouts, step, "eval", groups)
         values = reported(metrics)
-        self.callbacks.on_evaluate(step, values)
+        self.callbacks.on_evaluate(values)
         return values
 
     def should_stop(self) -> bool:
         """Whether somebody asked for a stop (Ctrl-C, RUN/stop, a callback); all ranks agree."""
         return self._agreed(self.session.folder.stop_requested() or self.callbacks.control.should_training_stop)
+
+    def should_evaluate(self) -> bool:
+        """Whether a callback asked for an evaluation; all ranks agree."""
+        return self._agreed(self.callbacks.control.should_evaluate)
 
     def should_save(self) -> bool:
         """Whether a callback asked for a checkpoint; all ranks agree."""

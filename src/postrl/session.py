@@ -198,7 +198,7 @@ def open_session(config: GRPOConfig, connections: Connections, given: Given) -> 
         if engine_of(config).samples:
             refuse(context_exceeded(config, context_of(model.config.to_dict())))
         stop_ids = stop_token_ids(model.config, getattr(model, "generation_config", None), tokenizer)
-        model = with_lora(model, config, given.peft_config)
+        model = model if given.adapted else with_lora(model, config, given.peft_config)
         embedded = not connections.server_urls and engine_of(config).samples
         if embedded and ranks.size > 1:
             raise UsageError(

@@ -16,23 +16,25 @@ from typing import Any
 
 from postrl.algorithms.objective import PolicyObjective, ValueObjective, with_advantages
 from postrl.algorithms.presets import PRESETS
-from postrl.callbacks import Callbacks
 from postrl.config import GRPOConfig, PPOConfig, RLOOConfig
 from postrl.errors import PostrlError, UsageError, WeightsLost
 from postrl.given import Given
 from postrl.launch.owner import unnamed
 from postrl.launch.script import ending_the_script, script_connections, settings_of, shared_folder, stop_of, telling
 from postrl.learning.batch import make_batch
-from postrl.learning.hub import push_model
 from postrl.learning.optimizing import UpdateReport
 from postrl.report import Reporter, timed
 from postrl.run.connections import Connections
 from postrl.run.folder import RunFolder
+from postrl.scripts.callbacks import Callbacks
+from postrl.scripts.hooks import refuse_arguments
+from postrl.scripts.names import TrainerNames
+from postrl.scripts.results import TrainResult
 from postrl.session import Session, open_session
 from postrl.types import Batch, Group
 
 
-class GRPOTrainer:
+class GRPOTrainer(TrainerNames):
     """Trains a causal language model with group-relative policy optimization (arXiv:2402.03300).
 
     Args:
@@ -46,10 +48,15 @@ class GRPOTrainer:
         processing_class: the tokenizer; default: the model's.
         peft_config: a peft.LoraConfig; default: args.lora_rank and its companions.
         callbacks: transformers.TrainerCallback objects.
+        reward_processing_classes: TRL's; a reward model has the tokenizer that lies beside it.
+
+    Raises:
+        UsageError: an argument of TRL's that has no counterpart here, or one that cannot be.
     """
 
     settings: type[GRPOConfig] = GRPOConfig
     """Class of the settings when none are given."""
+    reporter: Reporter
 
     def __init__(
         self,
@@ -61,26 +68,34 @@ class GRPOTrainer:
         processing_class: Any = None,
         peft_config: Any = None,
         callbacks: Sequence[Any] | None = None,
+        reward_processing_classes: Any = None,
+        **further: Any,
     ) -> None:
+        refuse_arguments(further, GRPOTrainer)
+        self.session: Session | None = None
+        self.reward_funcs = list(reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs])
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         args = args or self.settings()
         self._unnamed = unnamed(args)
         self.given = Given.by_script(model, reward_funcs, train_dataset, eval_dataset, processing_class, peft_config)
         self.args = settings_of(args, model, self.given)
         self.given.preset = PRESETS.get(self.args.algorithm)
-        self.callbacks = Callbacks(callbacks or [], self.args)
+        self.callbacks = Callbacks(
+            callbacks or [], self.args, model=self.given.model, processing_class=processing_class
+        )
         self.connections: Connections | None = None
-        self.session: Session | None = None
         self.times: dict[str, float] = {}
         self.last_step = False
         self.failed: PostrlError | None = None
         self.sync_metrics: dict[str, float] = {}
         self._parts = ExitStack()
+        self.callbacks.on_init_end()
 
     # -- the page ------------------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: bool | str | Path | None = None) -> dict[str, float | None]:
+    def train(self, resume_from_checkpoint: bool | str | Path | None = None) -> TrainResult:
         """Run the loop. `resume_from_checkpoint`: True continues from the newest checkpoint in output_dir, a path from
-        that one. Returns the metrics of the last step.
+        that one. Returns the metrics of the last step, with those of the training as `.metrics`.
 
         Raises:
             UsageError: there is no run to continue in output_dir, or one goes on there.
@@ -97,7 +112,7 @@ class GRPOTrainer:
                 stats = self.update(batch)  # learning/    loss, backward, optimizer step: the next weight version
                 self.sync_weights()  # weights/     the samplers now hold it
                 self.report(step, groups, batch, stats)  # metrics, rollouts, evaluation, checkpoint
-            return self.reporter.last
+            return self.reporter.result()
 
     # -- the verbs -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +172,11 @@ class GRPOTrainer:
         self.reporter.step_ended(step)
         last = self.reporter.should_stop() or step == s.total_steps
         evaluation: dict[str, float] = {}
-        if self.failed is None and s.has_evaluation and (last or s.is_due("eval_steps", step)):
+        if (
+            self.failed is None
+            and s.has_evaluation
+            and (last or s.is_due("eval_steps", step) or self.reporter.should_evaluate())
+        ):
             self.failed = s.failure_of(lambda: evaluation.update(self.reporter.evaluate(step)))
         self.reporter.step(step, groups, batch, stats, self.times, {**self.sync_metrics, **evaluation})
         self.times = {}
@@ -167,7 +186,7 @@ class GRPOTrainer:
         self.last_step = last = last or self.reporter.should_stop()
         if last or s.is_due("save_steps", step) or self.reporter.should_save():
             s.save(step)
-            self.callbacks.on_save(step)
+            self.reporter.saved()
 
     # -- around the loop -----------------------------------------------------------------------------------------------
 
@@ -179,13 +198,14 @@ class GRPOTrainer:
         self.reporter.begin()
         self.times, self.last_step = {}, False
         while s.first_step <= s.total_steps:
+            self.reporter.step_begins()
             yield s.first_step
             s.first_step += 1
             if self.last_step:
                 break
         self.save_model()
         if self.args.push_to_hub and s.ranks.is_main and s.first_step > s.total_steps:
-            s.note(f"uploaded to {push_model(s.folder.model, self.args.push_to_hub)}")
+            s.note(f"uploaded to {self.push_to_hub()}")
         self.reporter.end()
 
     @contextmanager
@@ -231,6 +251,8 @@ class GRPOTrainer:
         parts = self._parts
         connections = self.connections or parts.enter_context(script_connections(self.args, self.given, checkpoint))
         self.session = parts.enter_context(open_session(self.args, connections, self.given))
+        if self.given.model is not None:
+            self.given = replace(self.given, model=self.session.learner.policy.model, adapted=True)
         self.reporter = parts.enter_context(closing(Reporter(self.session, self.callbacks)))
         weakref.finalize(self, parts.close)  # at the end of the script, if nothing closed them before
         if self.args.resume:

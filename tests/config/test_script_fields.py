@@ -175,8 +175,9 @@ def test_every_name_of_trls_config_is_a_field():
 
 
 def test_a_dataclass_that_inherits_takes_trls_names_and_its_own():
-    config = OwnConfig(output_dir="o", gradient_accumulation_steps=2, benchmarks=["b"], dtype="float32")
-    assert (config.prompts_per_step, config.num_generations, config.dtype) == (4, 2, "float32")
+    config = OwnConfig(output_dir="o", gradient_accumulation_steps=2, benchmarks=["b"], bf16=True)
+    assert (config.prompts_per_step, config.num_generations, config.dtype) == (4, 2, "bfloat16")
+    assert OwnConfig(dtype="float32", lora_rank=4, lora_alpha=2).lora_alpha == 2
     assert (config.my_flag, config.benchmarks) == (True, ["b"])
     assert config.to_dict().keys() == GRPOConfig().to_dict().keys()
 
@@ -209,7 +210,8 @@ def test_replaced_copied_and_pickled_settings_are_the_same():
     config = OwnConfig(output_dir="o", my_flag=False, dtype="float32", bf16=False)
     changed = dataclasses.replace(config, max_steps=3)
     assert (changed.max_steps, changed.my_flag, changed.dtype, changed.prompts_per_step) == (3, False, "float32", 2)
-    assert changed.given_as == {"bf16": False, "per_device_train_batch_size": 4}
+    assert changed.given_as == config.given_as
+    assert {"bf16": False, "per_device_train_batch_size": 4}.items() <= config.given_as.items()
     for same in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert (same, same.dtype, same.given_as) == (config, "float32", config.given_as)
     assert dataclasses.replace(GRPOConfig(num_generations=4, per_device_train_batch_size=8), num_generations=2)

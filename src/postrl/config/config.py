@@ -11,14 +11,15 @@ from postrl.algorithms.presets import PRESETS, Preset
 from postrl.config import paths
 from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import check
-from postrl.config.script_fields import THEIRS, SettingsType, taken, takes_trl_names
+from postrl.config.script_fields import SettingsType, taken, takes_trl_names
+from postrl.config.script_reads import ReadByScripts
 from postrl.config.settings import Settings, default_of
 from postrl.config.trl_names import convert, tell_unspoken
 from postrl.config.values import as_typed, read_yaml
 
 
 @takes_trl_names
-class GRPOConfig(Settings, metaclass=SettingsType):
+class GRPOConfig(ReadByScripts, metaclass=SettingsType):
     """Settings of a run. Give a script's `GRPOTrainer` this as `args`; the command line builds it from flags.
 
     What is not given has the default of the `algorithm`. TRL's names are taken too; a `@dataclass` that inherits from it may
@@ -29,15 +30,20 @@ class GRPOConfig(Settings, metaclass=SettingsType):
 
     def __post_init__(self) -> None:
         given = taken(self)
-        before = given.pop("given_as", {})
+        as_given = given.pop("given_as", given)
         tell_unspoken(given, self.default_algorithm)
-        ours = convert(given, type(self), source=type(self).__name__)
-        self.given_as = before | {name: given[name] for name in given if name in THEIRS}
-        values = {**self.defaults_of(ours["algorithm"]), **ours}
-        for f in fields(Settings):
-            value = as_typed(f, values.get(f.name, default_of(f)), type(self).__name__)
-            setattr(self, f.name, paths.from_home(f, value))
+        for name, value in self.settled(given).items():
+            setattr(self, name, value)
         check(self)
+        self.given_as = as_given
+
+    @classmethod
+    def settled(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """All settings, where these were given, by our or TRL's names."""
+        ours = convert(given, cls, source=cls.__name__)
+        values = {**cls.defaults_of(ours["algorithm"]), **ours}
+        typed = {f: as_typed(f, values.get(f.name, default_of(f)), cls.__name__) for f in fields(Settings)}
+        return {f.name: paths.from_home(f, value) for f, value in typed.items()}
 
     @property
     def needs_greedy(self) -> bool:
@@ -49,9 +55,6 @@ class GRPOConfig(Settings, metaclass=SettingsType):
     def defaults_of(algorithm: str) -> dict[str, Any]:
         """The settings that this algorithm has otherwise than GRPO."""
         return dict(PRESETS[algorithm].settings) if algorithm in PRESETS else {}
-
-    def to_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(Settings)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, source: str = "the configuration") -> GRPOConfig:

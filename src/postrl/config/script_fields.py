@@ -106,7 +106,7 @@ class Switch(argparse.Action):
 
 @dataclass
 class AsGiven:
-    """What TRL's names were given, for those who read them back."""
+    """What was given, for those who read or change TRL's names later."""
 
     given_as: dict[str, Any] = field(default_factory=dict)
 
@@ -145,6 +145,8 @@ class SettingsType(type):
                 hint=f"{cls.__name__}(output_dir=...)",
             )
         values |= dict(zip(("output_dir",), args, strict=False))
+        hidden = parameters & COMPANIONS - values.keys()  # a subclass has them from Settings, with its defaults
+        values |= dict.fromkeys(hidden, Unset())
         settings: Any = cls.__new__(cls)  # type: ignore[call-overload]
         settings.__dict__["_further"] = {name: values.pop(name) for name in values.keys() - parameters}
         settings.__init__(**values)

@@ -30,7 +30,7 @@ def check_access(repo_id: str | None) -> None:
         )
 
 
-def push_model(folder: Path, repo_id: str) -> str:
+def push_model(folder: Path, repo_id: str, message: str = "Trained with postrl") -> str:
     """Upload `folder` to the hub's `repo_id`, made if it does not exist; returns its address.
 
     Raises:
@@ -41,7 +41,7 @@ def push_model(folder: Path, repo_id: str) -> str:
     try:
         api = HfApi()
         repo = api.create_repo(repo_id, exist_ok=True)
-        api.upload_folder(folder_path=str(folder), repo_id=repo.repo_id, commit_message="Trained with postrl")
+        api.upload_folder(folder_path=str(folder), repo_id=repo.repo_id, commit_message=message)
         return str(repo)
     except Exception as error:  # the hub's errors and those of the network have no common class
         raise PostrlError(

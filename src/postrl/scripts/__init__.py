@@ -1,0 +1,1 @@
+"""What scripts and callbacks that were written for TRL and transformers find here."""
