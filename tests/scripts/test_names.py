@@ -66,8 +66,8 @@ def settings(folder, name, **more):
 @pytest.fixture(scope="module")
 def trained(folder):
     """A trainer that has made its two steps, with callbacks of transformers, TRL and a script's own; and what train() gave."""
-    args = settings(folder, "run", eval_strategy="steps", eval_steps=2)
-    args.given_as["metric_for_best_model"] = "reward"
+    named = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1, "metric_for_best_model": "reward"}
+    args = settings(folder, "run", lr_scheduler_type="constant", **named)
     trainer = GRPOTrainer(
         model=str(folder / "tiny"),
         reward_funcs=[even],
