@@ -211,7 +211,7 @@ def test_a_callback_that_asks_for_an_end_gets_it_after_the_step_saved(place):
 
     stop = Stop()
     last = trainer(place, "stopped", callbacks=[stop]).train()
-    assert stop.seen == ["begin 5", "step 1", "log 1", "step 2", "log 2", "save", "end"]
+    assert stop.seen == ["begin 5", "step 1", "log 1", "step 2", "log 2", "save", "log 2", "end"]
     assert last["step"] == 2
     assert [path.name for path in checkpoints(place / "stopped" / "checkpoints")] == ["step_000002"]
     assert (place / "stopped" / "model" / "model.safetensors").exists()

@@ -119,8 +119,8 @@ class Callbacks:
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Give callbacks these metrics now."""
-        logs = {"epoch": self.state.epoch, **with_trls_names(metrics)}
-        self.state.log_history.append({**logs, "step": self.state.global_step})
+        logs = {"epoch": self.state.epoch, "step": self.state.global_step, **with_trls_names(metrics)}
+        self.state.log_history.append(dict(logs))
         self._call("on_log", logs=logs)
 
     def on_evaluate(self, metrics: Mapping[str, Any]) -> None:
