@@ -42,8 +42,8 @@ def test_results_are_on_stdout_and_nothing_else(place, whole):
     assert lines[0] == "tiny after 6 steps"
     assert lines[1].split() == ["before", "after"]
     number = r"-?\d+\.\d{3}"
-    assert re.fullmatch(rf" reward on arithmetic \(evaluation\) +{number} +{number}", lines[2])
-    assert re.fullmatch(rf" reward in training \(first step, last three\) +{number} +{number}", lines[3])
+    assert re.fullmatch(rf"reward on arithmetic \(evaluation\) +{number} +{number}", lines[2])
+    assert re.fullmatch(rf"reward in training \(first step, last three\) +{number} +{number}", lines[3])
     assert lines[4:6] == ["run folder: whole", "next:"]
     assert all(line.startswith(f"  postrl grpo --config {place.folder}/whole/config.yaml ") for line in lines[6:8])
     assert lines[8].endswith(f" {place.folder}/whole/model    # serve the model")

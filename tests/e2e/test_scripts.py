@@ -39,12 +39,10 @@ def rollouts(run, step):
 # -- plain.py ----------------------------------------------------------------------------------------------------------
 
 
-def test_trls_batch_names_are_converted_with_one_line(script):
-    notes = [line for line in script("plain").err.splitlines() if line.startswith("TRL names: ")]
-    assert len(notes) == 1
-    assert (
-        "per_device_train_batch_size=4, gradient_accumulation_steps=2 -> prompts_per_step=2, minibatches=1" in notes[0]
-    )
+def test_trls_batch_names_are_converted_and_said_once(script):
+    said = script("plain").err
+    assert said.count("TRL's names (docs/from_trl.md):") == 1
+    assert "per_device_train_batch_size=4, gradient_accumulation_steps=2 -> prompts_per_step=2, minibatches=1" in said
 
 
 def test_text_prompts_are_given_to_the_model_and_the_reward_as_text(place, script):
@@ -65,7 +63,7 @@ def test_a_script_says_where_it_writes_what_it_learned_and_how_it_goes_on(place,
     assert "run folder: by-plain (logs in by-plain/logs)" in lines
     ended = lines[lines.index("tiny after 2 steps") :]
     assert ended[1].split() == ["before", "after"]
-    assert ended[2].startswith(" reward in training (first step, last three)")
+    assert ended[2].startswith("reward in training (first step, last three)")
     assert ended[3:5] == ["run folder: by-plain", "next:"]
     assert ended[5].split("    # ")[0] == "  trainer.train(resume_from_checkpoint=True)"
     assert ended[6].split("    # ")[0] == f"  GRPOTrainer(model='{place.folder}/by-plain/model', ...)"
