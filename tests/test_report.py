@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learning.batches import ALONE
-from postrl.report import reduce_over_ranks
+from postrl.report import reduce_over_ranks, sample_line
 from postrl.run.metrics import rollout_summary
 from postrl.types import Rollout, VersionSpan
 
@@ -71,3 +71,18 @@ def test_maxima_are_reduced_as_maxima_and_the_rest_is_summed():
     reduced = reduce_over_ranks(pairs, TwoRanks())
     assert reduced["policy/loss"] == (9.0, 12.0)
     assert (reduced["mismatch/max_abs"][0], reduced["ratio_max"][0]) == (1.0, 14.0)
+
+
+def test_a_sample_is_one_line_with_the_end_of_its_prompt_and_both_ends_of_a_long_completion():
+    class Words:
+        def decode(self, ids: list[int]) -> str:
+            return " ".join(f"w{i}" for i in ids) + "\n"
+
+    shown = rollout(3, 0.5)
+    shown.prompt_ids, shown.completion_ids = [*range(100)], [*range(200)]
+    line = sample_line(shown, Words())
+    asked, said = line.split(" -> ")
+    assert asked.endswith("w98 w99") and asked.startswith("   ... ") and len(asked) < 90
+    assert said.startswith("w0 w1 w2") and " ... " in said and said.endswith("w199 (reward 0.5)")
+    shown.prompt_ids, shown.completion_ids, shown.reward = [1], [2], None
+    assert sample_line(shown, Words()) == "  w1 -> w2 (reward none)"

@@ -22,7 +22,7 @@ from postrl.run.trackers import Trackers
 from postrl.scripts.callbacks import Callbacks
 from postrl.scripts.results import TrainResult
 from postrl.session import Session
-from postrl.types import Batch, Group, Mean, Means, reported
+from postrl.types import Batch, Group, Mean, Means, Rollout, reported
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -182,6 +182,9 @@ class Reporter:
         self._trackers.log(step, self.last)
         if self._line is not None:
             self._line.update(step, s.total_steps, self.last)
+        if s.is_due("logging_steps", step):
+            for rollout in batch.rollouts[: s.config.log_completions]:
+                s.folder.note(sample_line(rollout, s.tokenizer))
         for line in self._alarms.see(self.last):
             s.folder.note(line)
         self.callbacks.on_log(self.last)
@@ -225,6 +228,18 @@ class Reporter:
                 hint=f"the batches are in {self.session.folder.rollouts} (--replay trains on them again); lower --learning-rate, "
                 "or use --dtype float32",
             )
+
+
+def sample_line(rollout: Rollout, tokenizer: Any) -> str:
+    """A completion behind its prompt, with its reward, shortened to a line: of the prompt the end, of the completion both."""
+    asked, said = (" ".join(str(tokenizer.decode(ids)).split()) for ids in (rollout.prompt_ids, rollout.completion_ids))
+    reward = "none" if rollout.reward is None else f"{rollout.reward:.3g}"
+    return f"  {shortened(asked, 0, 80)} -> {shortened(said, 160, 160)} (reward {reward})"
+
+
+def shortened(text: str, first: int, last: int) -> str:
+    """The first and last characters of a text, where it has more."""
+    return text if len(text) <= first + last else f"{text[:first]} ... {text[len(text) - last :]}"
 
 
 def reduce_over_ranks(metrics: Means, ranks: Ranks) -> Means:

@@ -16,9 +16,10 @@ from postrl.algorithms.algorithm import Algorithm
 from postrl.algorithms.resolve import SETTINGS, resolve
 from postrl.config import GRPOConfig
 from postrl.config.algorithm_file import load_preset
-from postrl.config.checks import context_exceeded, group_of_one, refuse
+from postrl.config.checks import context_exceeded, group_of_one
 from postrl.config.engines import decided, engine_of
-from postrl.config.settings import in_steps
+from postrl.config.refuse import refuse
+from postrl.config.setting import in_steps
 from postrl.errors import PostrlError, UsageError, error_from_wire, error_to_wire
 from postrl.given import Given
 from postrl.learning.checkpoint import checkpoints, load_checkpoint, load_pending, save_checkpoint, seed_everything

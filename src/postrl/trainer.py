@@ -187,6 +187,8 @@ class GRPOTrainer(TrainerNames):
         if last or s.is_due("save_steps", step) or self.reporter.should_save():
             s.save(step)
             self.reporter.saved()
+            if self.args.hub_strategy == "every_save" and not last:
+                self.push_while_training()
 
     # -- around the loop -----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from postrl.algorithms.refused import flag
 from postrl.cli.options import as_flags
 from postrl.cli.presets_page import presets_page
 from postrl.cli.settings_table import settings_table
-from postrl.config.settings import PANELS, Settings
+from postrl.config.setting import PANELS
+from postrl.config.settings import Settings
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PRESETS_PAGE = Path(__file__).parents[2] / "docs" / "presets.md"

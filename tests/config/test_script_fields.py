@@ -12,7 +12,8 @@ from transformers import HfArgumentParser
 
 from postrl.config import GRPOConfig, PPOConfig, trl_names
 from postrl.config.script_fields import COMPANIONS, OURS, SWITCHES, THEIRS
-from postrl.config.settings import Settings, default_of
+from postrl.config.setting import default_of
+from postrl.config.settings import Settings
 from postrl.errors import UsageError
 
 

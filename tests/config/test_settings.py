@@ -8,7 +8,8 @@ import pytest
 
 from postrl import GRPOTrainer, PPOTrainer, RLOOTrainer
 from postrl.config import GRPOConfig
-from postrl.config.settings import PANELS, Settings, in_steps
+from postrl.config.setting import PANELS, in_steps
+from postrl.config.settings import Settings
 from postrl.errors import UsageError
 
 

@@ -213,9 +213,9 @@ def test_all_that_is_refused_is_refused_at_once():
 
 
 def test_what_is_cosmetic_is_passed_over_with_a_note(capsys):
-    GRPOConfig(trackio_space_id="me/s", num_completions_to_print=3, bf16_full_eval=True, overwrite_output_dir=True)
+    GRPOConfig(trackio_space_id="me/s", log_unique_prompts=3, bf16_full_eval=True, overwrite_output_dir=True)
     err = capsys.readouterr().err
-    names = ("trackio_space_id", "num_completions_to_print", "bf16_full_eval", "overwrite_output_dir")
+    names = ("trackio_space_id", "log_unique_prompts", "bf16_full_eval", "overwrite_output_dir")
     (line,) = [line for line in err.splitlines() if "passed over: " in line]
     assert all(f" {name} (" in line for name in names)
 
@@ -304,7 +304,13 @@ def test_trls_own_default_values_are_all_taken(trl_config, capsys):
     assert "passed over" not in capsys.readouterr().err
     left_alone = GRPOConfig(output_dir="o", bf16=False)
     told = {name: value for name, value in config.to_dict().items() if value != getattr(left_alone, name)}
-    assert told.keys() == {"gpu_memory_utilization", "kl_estimator", "gradient_checkpointing", "project"}, told
+    assert told.keys() == {
+        "gpu_memory_utilization",
+        "kl_estimator",
+        "gradient_checkpointing",
+        "project",
+        "hub_strategy",
+    }, told
 
 
 @pytest.mark.parametrize(
@@ -418,6 +424,11 @@ def test_a_batch_given_in_both_ways_is_refused():
         ({"warmup_steps": 0.1, "save_steps": 0.5}, {"warmup_steps": 0.1, "save_steps": 0.5}),
         ({"bf16": False, "lr_scheduler_type": "constant", "warmup_steps": 5}, {"warmup_steps": 0}),
         ({"delta": 3.0}, {"dual_clip": 3.0}),
+        ({"log_completions": True}, {"log_completions": 8}),
+        ({"log_completions": True, "num_completions_to_print": 2}, {"log_completions": 2}),
+        ({"log_completions": False, "num_completions_to_print": 2}, {"log_completions": 0}),
+        ({"bf16": False, "push_to_hub": True, "output_dir": "runs/mine"}, {"hub_strategy": "every_save"}),
+        ({"push_to_hub": True, "hub_model_id": "me/m", "hub_strategy": "end"}, {"hub_strategy": "end"}),
         ({"min_p": 0.1, "use_vllm": False}, {"min_p": 0.1}),
         ({"generation_kwargs": {"min_p": 0.1}}, {"min_p": 0.1}),
         ({"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_arg": ["enable_thinking=false"]}),
@@ -488,6 +499,7 @@ def test_a_torch_dtype_is_read_as_its_name():
         ({"eval_strategy": "epoch"}, "set eval_steps"),
         ({"logging_strategy": "no"}, "set logging_steps"),
         ({"push_to_hub": True}, "push_to_hub='user/name'"),
+        ({"hub_strategy": "checkpoint"}, "hub_strategy='every_save'"),
         ({"resume_from_checkpoint": "runs/x/checkpoint-3"}, "resume=True"),
         ({"report_to": "all"}, "report_to=['tensorboard']"),
         ({"optim": "adafactor"}, "adamw, sgd"),

@@ -9,7 +9,7 @@ import torch
 from transformers import get_scheduler
 
 from postrl.config import GRPOConfig
-from postrl.config.settings import Schedule
+from postrl.config.training_settings import Schedule
 from postrl.errors import UsageError
 from postrl.learning.optim import make_optimizer, make_schedule
 

@@ -16,7 +16,8 @@ from postrl.algorithms.presets import OWNED, PRESETS, is_file
 from postrl.algorithms.refused import flag
 from postrl.cli.completion import completion_of
 from postrl.config import GRPOConfig
-from postrl.config.settings import ASYNC, RUN, Settings, default_of
+from postrl.config.setting import ASYNC, RUN, default_of
+from postrl.config.settings import Settings
 from postrl.errors import UsageError
 from postrl.run.folder import RunFolder
 

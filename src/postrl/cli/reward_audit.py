@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from postrl.cli.scoring import Debug, Json, RewardArg, reward_specs, show_failures, write_json
-from postrl.config.settings import REWARD
+from postrl.config.setting import REWARD
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:

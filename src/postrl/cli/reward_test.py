@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from postrl.cli.scoring import Debug, Json, RewardArg, reward_specs, show_failures, write_json
-from postrl.config.settings import DATA, REWARD
+from postrl.config.setting import DATA, REWARD
 from postrl.errors import UsageError
 
 if TYPE_CHECKING:

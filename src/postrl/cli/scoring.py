@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from postrl.config.settings import REWARD
+from postrl.config.setting import REWARD
 
 if TYPE_CHECKING:
     from postrl.rewards.registry import RewardSpec

@@ -13,7 +13,7 @@ import typer
 
 from postrl.cli.options import SettingsCommand, settings_command
 from postrl.config import GRPOConfig
-from postrl.config.settings import REWARD, RUN
+from postrl.config.setting import REWARD, RUN
 from postrl.errors import UsageError
 from postrl.host.python import BEFORE
 from postrl.run.connections import TOKEN

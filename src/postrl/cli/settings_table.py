@@ -8,7 +8,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from postrl.algorithms.refused import flag
 from postrl.cli.options import choices
-from postrl.config.settings import PANELS, Settings, default_of
+from postrl.config.setting import PANELS, default_of
+from postrl.config.settings import Settings
 
 HEAD = """# Settings
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from postrl.cli.options import as_flags
 from postrl.config import GRPOConfig
-from postrl.config.settings import Settings, default_of
+from postrl.config.setting import default_of
+from postrl.config.settings import Settings
 from postrl.console import Column, table
 from postrl.simulation.assumptions import ASSUMPTIONS, GUESS, Assumptions
 from postrl.simulation.loop import Report

@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from postrl.algorithms.presets import PRESETS, Preset, find
 from postrl.algorithms.refused import Problem, flag, problem
 from postrl.config.engines import engine_of
+from postrl.config.refuse import refuse_all
 from postrl.config.settings import Settings
 from postrl.config.values import arguments
-from postrl.errors import UsageError
 from postrl.rows.plain import HALF_A_CHARACTER
 from postrl.rows.recipes import dataset_names
 from postrl.rows.rendering import TAKEN
@@ -27,23 +27,6 @@ def check(config: Settings) -> None:
     """
     for looks in (VALUES, CHECKS):
         refuse_all([found for look in looks if (found := look(config))], type(config).__name__)
-
-
-def refuse_all(found: Sequence[tuple[str, str]], source: str) -> None:
-    """Raise all that was found in `source` in one error: each with its way out, so that a script is mended once."""
-    if len(found) == 1:
-        message, hint = found[0]
-        raise UsageError(message, hint=hint)
-    if found:
-        lines = "".join(f"\n  {message.removeprefix(f'{source}: ')}; {hint}" for message, hint in found)
-        raise UsageError(f"{source} has {len(found)} settings that cannot be:{lines}", hint="mend them all at once")
-
-
-def refuse(found: Problem) -> None:
-    """Raise what was found, where anything was."""
-    if found:
-        message, hint = found
-        raise UsageError(message, hint=hint)
 
 
 def _ranges(c: Settings) -> Problem:
@@ -85,10 +68,6 @@ def group_of_one(c: Settings, preset: Preset) -> Problem:
             "flash_reinforce",
         )
     return None
-
-
-def _length(c: Settings) -> Problem:
-    return length_twice(c, c.reward)
 
 
 def length_twice(c: Settings, rewards: Sequence[str]) -> Problem:
@@ -332,7 +311,7 @@ def context_exceeded(c: Settings, context: int | None) -> Problem:
 
 VALUES: tuple[Callable[[Settings], Problem], ...] = (_ranges, _choices)
 CHECKS: tuple[Callable[[Settings], Problem], ...] = (
-    _algorithm, _length, _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _options,
+    _algorithm, lambda c: length_twice(c, c.reward), _reference, _dynamic_sampling, _correction_bounds, _step_size, _minibatches_divide, _reward_weights, _options,
     _dataset_path, _chat, _texts, _microbatch_holds_one, _server_urls, _inside_the_trainer, _asynchronous, _simulated,
     _weight_sync, _narrowed,
 )  # fmt: skip

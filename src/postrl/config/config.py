@@ -13,7 +13,8 @@ from postrl.config.algorithm_file import load_preset
 from postrl.config.checks import check
 from postrl.config.script_fields import SettingsType, taken, takes_trl_names
 from postrl.config.script_reads import ReadByScripts
-from postrl.config.settings import Settings, default_of
+from postrl.config.setting import default_of
+from postrl.config.settings import Settings
 from postrl.config.trl_names import convert, tell_unspoken
 from postrl.config.values import as_typed, read_yaml
 

@@ -13,7 +13,8 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from postrl.config.settings import Settings, default_of
+from postrl.config.setting import default_of
+from postrl.config.settings import Settings
 from postrl.config.trl_names import TRLS
 from postrl.config.values import from_text
 from postrl.errors import UsageError

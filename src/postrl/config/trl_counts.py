@@ -9,53 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from typing import Any
 
-from postrl.algorithms.presets import PRESETS
+from postrl.config.trl_values import Convert, Rest, Values, of_algorithm
 from postrl.errors import UsageError
-
-Values = dict[str, Any]
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "generation_batch_size", "steps_per_generation")
 STEPS = ("max_steps", "save_steps", "eval_steps", "logging_steps", "ref_model_sync_steps")
 """Settings that TRL counts in optimizer steps, and postrl in batches. warmup_steps are optimizer steps in both."""
-
-
-class Rest(Values):
-    """The settings that were not looked at yet, and what is to be told of the others."""
-
-    def __init__(self, values: Any, *, trl: bool) -> None:
-        super().__init__(values)
-        self.trl = trl
-        """Whether they are a script of TRL's: one of its names is among them."""
-        self.filled: dict[str, Any] = {}
-        """What nobody has set and TRL has otherwise than postrl, with TRL's values."""
-        self.passed: dict[str, str] = {}
-        self.said: list[str] = []
-
-    def fill(self, values: Values) -> None:
-        """TRL's defaults, for what is neither set nor a default of the algorithm's."""
-        self.filled = {name: v for name, v in values.items() if name not in self and name not in of_algorithm(self)}
-        self.update(self.filled)
-
-    def or_default(self, name: str, default: int) -> int:
-        """A setting as it is given, else the algorithm's, else the default."""
-        value = self.get(name)
-        return int(of_algorithm(self).get(name, default) if value is None else value)
-
-    def pass_over(self, name: str, why: str) -> None:
-        """A setting of TRL's without effect here, and why."""
-        self.passed.setdefault(name, why)
-
-    def say(self, line: str) -> None:
-        """What is not as in TRL."""
-        self.said.append(line)
-
-
-def of_algorithm(rest: Values) -> Values:
-    """The settings that the algorithm has otherwise than GRPO."""
-    return dict(PRESETS[rest["algorithm"]].settings) if rest.get("algorithm") in PRESETS else {}
 
 
 def processes(rest: Values) -> int:
@@ -120,7 +80,7 @@ def _batches(name: str, steps: float, each: int, rest: Rest) -> float:
     return batches
 
 
-def strategy(steps: str, off: Values) -> Callable[[Values, Rest], Values]:
+def strategy(steps: str, off: Values) -> Convert:
     """save_strategy, eval_strategy, logging_strategy: "steps" is what postrl does, "no" switches off where it can."""
 
     def rule(found: Values, rest: Rest) -> Values:

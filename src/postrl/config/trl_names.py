@@ -13,11 +13,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from postrl.config.checks import refuse_all
-from postrl.config.settings import Settings, default_of
-from postrl.config.trl_counts import Rest, Values, batch, of_algorithm, processes
+from postrl.config.refuse import refuse_all
+from postrl.config.setting import default_of
+from postrl.config.settings import Settings
+from postrl.config.trl_counts import batch, processes
 from postrl.config.trl_refused import COMMON, REFUSED
 from postrl.config.trl_rules import RULES, Rule
+from postrl.config.trl_values import Rest, Values, of_algorithm
 from postrl.errors import UsageError
 
 _OTHERS = {
@@ -121,6 +123,8 @@ def _fill(rest: Rest) -> None:
         values["is_correction"] = "mis_seq"
     if rest.get("eval_steps"):
         values["num_generations_eval"] = rest.or_default("num_generations", 8)
+    if rest.get("push_to_hub"):
+        values["hub_strategy"] = "every_save"
     rest.fill(values)
 
 

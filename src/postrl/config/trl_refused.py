@@ -14,7 +14,7 @@ COMMON = frozenset((
     "push_to_hub", "seed", "debug", "trust_remote_code", "num_generations", "max_completion_length", "temperature",
     "top_p", "top_k", "beta", "num_iterations", "epsilon", "epsilon_high", "sapo_temperature_neg",
     "sapo_temperature_pos", "reward_weights", "multi_objective_aggregation", "scale_rewards",
-    "mask_truncated_completions", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "entropy_coef", "min_p", "num_generations_eval",
+    "mask_truncated_completions", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps", "entropy_coef", "min_p", "num_generations_eval", "log_completions", "hub_strategy",
 ))  # fmt: skip
 """Names that TRL and postrl share. Some of them have other values, or are counted otherwise: see `trl_rules.RULES`."""
 
@@ -183,7 +183,7 @@ _passed("include_num_input_tokens_seen", "metrics.jsonl has the tokens of each s
 _passed("log_level log_level_replica", "each process has a log file in RUN/logs", same=(None, "passive", "warning"))
 _passed("disable_tqdm", "the progress bar shows on terminals only", same=ANY_SWITCH)
 _passed(
-    "log_completions num_completions_to_print log_unique_prompts log_multimodal log_completions_hub_repo",
+    "log_unique_prompts log_multimodal log_completions_hub_repo",
     "every completion is stored in RUN/rollouts",
     same=(None, False, True),
 )
@@ -198,7 +198,6 @@ _refused(
 )
 _refused("hub_private_repo hub_revision", "the hub repository has no settings here", "create it on the hub first")
 _passed("hub_always_push", "an upload is waited for")
-_passed("hub_strategy", "the final model is uploaded, once", same=(None, "end", "every_save"))
 _passed("skip_memory_metrics", "memory/peak_gb is always measured", same=ANY_SWITCH)
 _refused("full_determinism", "the same seed gives the same data and sampling seeds", "set seed")
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from postrl.config.trl_counts import BATCH, STEPS, Rest, Values, batch, strategy, warmup
+from postrl.config.trl_counts import BATCH, STEPS, batch, strategy, warmup
+from postrl.config.trl_values import Convert, Rest, Values, as_args, mapping, none_as, renamed, text
 from postrl.errors import UsageError
 
 
@@ -15,50 +14,9 @@ class Rule(NamedTuple):
     """How some of TRL's fields become ours."""
 
     names: tuple[str, ...]
-    convert: Callable[[Values, Rest], Values]
-    """(those of the names that are given, with values; all others, which it may change) -> our settings. Raises UsageError."""
+    convert: Convert
     ours: str
     """What to type instead, in flags."""
-
-
-def text(value: Any) -> str:
-    """An enum member of transformers, a torch dtype or a plain string as the plain string."""
-    return str(getattr(value, "value", value)).removeprefix("torch.")
-
-
-def mapping(name: str, value: Any) -> dict[str, Any]:
-    """A field that is a dict, or a dict as JSON, as TRL's command line gives it; empty where there is none."""
-    try:
-        value = json.loads(value) if isinstance(value, str) else value or {}
-    except ValueError:
-        value = None
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{name} is {value!r}, expected a dict", hint=f"{name}={{'key': value}}")
-    return dict(value)
-
-
-def as_args(found: Mapping[str, Any]) -> list[str]:
-    """Arguments as KEY=VALUE, the form of our own settings of several options."""
-    return [f"{key}={json.dumps(value)}" for key, value in found.items()]
-
-
-def _renamed(new: str) -> Callable[[Values, Rest], Values]:
-    def rule(found: Values, rest: Rest) -> Values:
-        (value,) = found.values()
-        return {} if value is None else {new: value}
-
-    return rule
-
-
-def _none_as(nothing: Any) -> Callable[[Values, Rest], Values]:
-    """The same name, whose "off" TRL spells None (or -1)."""
-
-    def rule(found: Values, rest: Rest) -> Values:
-        ((name, value),) = found.items()
-        off = value is None or (isinstance(value, int | float) and value == -1)
-        return {name: nothing if off else value}
-
-    return rule
 
 
 # -- model -------------------------------------------------------------------------------------------------------------
@@ -241,6 +199,21 @@ def _hub(found: Values, rest: Rest) -> Values:
     return {"push_to_hub": (name or Path(rest["output_dir"]).name) if push else None}
 
 
+def _hub_strategy(found: Values, rest: Rest) -> Values:
+    value = text(found["hub_strategy"])
+    if value not in ("end", "every_save"):
+        raise UsageError(
+            f"hub_strategy={value!r}: checkpoints stay in the run's folder, the model is uploaded",
+            hint="hub_strategy='every_save'",
+        )
+    return {"hub_strategy": value}
+
+
+def _log_completions(found: Values, rest: Rest) -> Values:
+    shown, number = found.get("log_completions"), found.get("num_completions_to_print") or 8
+    return {} if shown is None else {"log_completions": number * shown if isinstance(shown, bool) else shown}
+
+
 def _resume(found: Values, rest: Rest) -> Values:
     value = found["resume_from_checkpoint"]
     if isinstance(value, str | Path):
@@ -263,7 +236,7 @@ def _debug(found: Values, rest: Rest) -> Values:
     return {"debug": value}
 
 
-def _rule(names: str, convert: Callable[[Values, Rest], Values], ours: str) -> Rule:
+def _rule(names: str, convert: Convert, ours: str) -> Rule:
     return Rule(tuple(names.split()), convert, ours)
 
 
@@ -278,23 +251,23 @@ RULES: tuple[Rule, ...] = (
         "--engine vllm, which starts the servers by itself, beside the trainer, or transformers; --vllm-server-url "
         "http://HOST:PORT is a server that runs already, --server-start-timeout its time to come",
     ),
-    _rule("vllm_gpu_memory_utilization", _renamed("gpu_memory_utilization"), "--gpu-memory-utilization"),
-    _rule("vllm_tensor_parallel_size", _renamed("tensor_parallel_size"), "--tensor-parallel-size"),
-    _rule("vllm_max_model_length", _renamed("max_model_len"), "--max-model-len"),
+    _rule("vllm_gpu_memory_utilization", renamed("gpu_memory_utilization"), "--gpu-memory-utilization"),
+    _rule("vllm_tensor_parallel_size", renamed("tensor_parallel_size"), "--tensor-parallel-size"),
+    _rule("vllm_max_model_length", renamed("max_model_len"), "--max-model-len"),
     _rule(
         "vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_clip_max "
         "vllm_importance_sampling_clip_min vllm_importance_sampling_cap", _correction,
         "--is-correction none, tis (token_truncate), icepop (token_mask), tis_seq (sequence_truncate) or mis_seq "
         "(sequence_mask), with --is-low and --is-high",
     ),
-    _rule("delta", _renamed("dual_clip"), "--dual-clip 3, above 1 + epsilon_high"),
+    _rule("delta", renamed("dual_clip"), "--dual-clip 3, above 1 + epsilon_high"),
     _rule("use_bias_correction_kl", _bias_correction, "--kl-estimator k3_unbiased or k3_biased"),
-    _rule("shuffle_dataset", _renamed("shuffle"), "--shuffle or --no-shuffle"),
-    _rule("top_p", _none_as(1.0), "None: off"),
-    _rule("top_k", _none_as(0), "None and -1: off"),
-    _rule("min_p", _none_as(0.0), "None: off"),
+    _rule("shuffle_dataset", renamed("shuffle"), "--shuffle or --no-shuffle"),
+    _rule("top_p", none_as(1.0), "None: off"),
+    _rule("top_k", none_as(0), "None and -1: off"),
+    _rule("min_p", none_as(0.0), "None: off"),
     _rule("chat_template_kwargs", _template_kwargs, "--chat-template-arg KEY=VALUE"),
-    _rule("num_generations_eval", _renamed("num_generations_eval"), "None: num_generations, where eval_strategy is steps"),
+    _rule("num_generations_eval", renamed("num_generations_eval"), "None: num_generations, where eval_strategy is steps"),
     _rule("model_init_kwargs", _model_kwargs, "--dtype, --attn-implementation, --revision and --trust-remote-code"),
     _rule("resume_from_checkpoint", _resume, "--output-dir RUN --resume"),
     _rule("save_strategy", strategy("save_steps", {"save_steps": 0}), "--save-steps N; 0 for no"),
@@ -307,8 +280,10 @@ RULES: tuple[Rule, ...] = (
     _rule("lr_scheduler_type", _scheduler, "constant_with_warmup is constant, which has a warm-up here"),
     _rule("lr_scheduler_kwargs", _scheduler_kwargs, "--lr-scheduler-arg KEY=VALUE"),
     _rule("push_to_hub hub_model_id", _hub, "--push-to-hub user/name; True: the name of output_dir"),
+    _rule("hub_strategy", _hub_strategy, "checkpoint and all_checkpoints are refused"),
+    _rule("log_completions num_completions_to_print", _log_completions, "--log-completions N; True is 8"),
     _rule("debug", _debug, "True shows tracebacks; the debuggers of torch are refused"),
-    _rule("reward_weights", _none_as([]), "None: 1 each"),
+    _rule("reward_weights", none_as([]), "None: 1 each"),
     # the last one: a batch is counted in the groups of its algorithm
     _rule(
         " ".join((*BATCH, *STEPS)), batch,

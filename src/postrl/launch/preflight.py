@@ -7,8 +7,9 @@ from functools import partial
 
 from postrl.config import GRPOConfig
 from postrl.config.algorithm_file import check_preset
-from postrl.config.checks import context_exceeded, refuse
+from postrl.config.checks import context_exceeded
 from postrl.config.engines import engine_of
+from postrl.config.refuse import refuse
 from postrl.data.prompts import check_sources
 from postrl.errors import UsageError
 from postrl.given import Given

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from postrl.config.settings import in_steps
+from postrl.config.setting import in_steps
 from postrl.config.values import arguments
 from postrl.errors import UsageError
 

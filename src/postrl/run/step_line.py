@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from postrl.config.settings import in_steps
+from postrl.config.setting import in_steps
 from postrl.console import console, progress_bar
 
 Metrics = Mapping[str, float | None]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.config.settings import ALGORITHM, ASYNC, CRITIC, MODEL, OPTIMIZER, ROLLOUT, Settings
+from postrl.config.setting import ALGORITHM, ASYNC, CRITIC, MODEL, OPTIMIZER, ROLLOUT
+from postrl.config.settings import Settings
 from postrl.run.folder import RunFolder
 from postrl.version import __version__
 

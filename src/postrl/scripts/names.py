@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.config import GRPOConfig
-from postrl.errors import UsageError
+from postrl.errors import PostrlError, UsageError
 from postrl.learning.checkpoint import seed_everything
 from postrl.learning.hub import push_model
 from postrl.learning.loading import load_model, load_tokenizer, with_lora
@@ -185,3 +185,14 @@ class TrainerNames:
             **{name: value for name, value in card.items() if name in ("model_name", "dataset_name", "tags")}
         )
         return push_model(folder.model, self.args.push_to_hub or Path(folder.path).name, commit_message)
+
+    def push_while_training(self) -> None:
+        """Upload the model as it is now, where push_to_hub names a place; a failure is told, and the run goes on."""
+        if not self.args.push_to_hub:
+            return
+        self.save_model()
+        try:
+            told = f"uploaded to {self.push_to_hub()}"
+        except PostrlError as error:
+            told = f"not uploaded: {error.message}"
+        self.opened_session.note(told)

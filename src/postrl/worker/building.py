@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.config.checks import length_twice, refuse
+from postrl.config.checks import length_twice
+from postrl.config.refuse import refuse
 from postrl.data.prompts import NAMED_UNUSABLE, PromptSet, load_prompts
 from postrl.errors import UsageError
 from postrl.given import Given
