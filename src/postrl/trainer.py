@@ -17,6 +17,7 @@ from typing import Any
 from postrl.algorithms.objective import PolicyObjective, ValueObjective, with_advantages
 from postrl.algorithms.presets import PRESETS
 from postrl.config import GRPOConfig, PPOConfig, RLOOConfig
+from postrl.config.python_hints import hints_in_python
 from postrl.errors import PostrlError, UsageError, WeightsLost
 from postrl.given import Given
 from postrl.launch.owner import unnamed
@@ -58,6 +59,7 @@ class GRPOTrainer(TrainerNames):
     """Class of the settings when none are given."""
     reporter: Reporter
 
+    @hints_in_python()
     def __init__(
         self,
         model: Any = None,

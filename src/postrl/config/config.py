@@ -66,7 +66,9 @@ class GRPOConfig(ReadByScripts, metaclass=SettingsType):
         """
         known = {f.name: f for f in fields(Settings)}
         values = convert(values, cls, source=source)
-        return cls(**{name: as_typed(known[name], value, source) for name, value in values.items()})
+        typed = {name: as_typed(known[name], value, source) for name, value in values.items()}
+        config: GRPOConfig = type.__call__(cls, **typed)  # not as a script calls it: hints speak of flags
+        return config
 
     @classmethod
     def from_yaml(cls, path: str | Path, defaults: dict[str, Any] | None = None, **overrides: Any) -> GRPOConfig:

@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from postrl.config.python_hints import hints_in_python
 from postrl.config.setting import default_of
 from postrl.config.settings import Settings
 from postrl.config.trl_names import TRLS
@@ -150,7 +151,8 @@ class SettingsType(type):
         values |= dict.fromkeys(hidden, Unset())
         settings: Any = cls.__new__(cls)  # type: ignore[call-overload]
         settings.__dict__["_further"] = {name: values.pop(name) for name in values.keys() - parameters}
-        settings.__init__(**values)
+        with hints_in_python():
+            settings.__init__(**values)
         return settings
 
 

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from postrl.config.engines import engine_of, servers_of
+from postrl.config.python_hints import hints_in_python
 from postrl.console import note
 from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
@@ -111,7 +112,7 @@ def telling(config: GRPOConfig) -> Iterator[None]:
         return
     folder = RunFolder(config.output_dir or "")
     try:
-        with following(folder.notes, note):
+        with following(folder.notes, note), hints_in_python():
             yield
     except KeyboardInterrupt:
         if _saved(folder):
