@@ -212,6 +212,12 @@ def test_all_that_is_refused_is_refused_at_once():
     assert all(f"\n  {start}" in message for start in ("deepspeed", "load_best", "GRPOConfig has no setting num_g"))
 
 
+@pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_32bit"])
+def test_an_optimizer_that_takes_less_memory_is_adamw_and_what_it_takes_is_said(name, capsys):
+    assert GRPOConfig(optim=name).optim == "adamw"
+    assert "not as in TRL: optim=" in (said := capsys.readouterr().err) and "8 bytes for each trained weight" in said
+
+
 def test_what_is_cosmetic_is_passed_over_with_a_note(capsys):
     GRPOConfig(trackio_space_id="me/s", log_unique_prompts=3, bf16_full_eval=True, overwrite_output_dir=True)
     err = capsys.readouterr().err

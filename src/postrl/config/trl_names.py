@@ -83,7 +83,7 @@ def convert(values: Mapping[str, Any], cls: Any, *, source: str) -> Values:
     for name in [name for name in rest if name not in own]:
         problems += _not_ours(name, rest.pop(name), list(own), rest, source)
     refuse_all([(error.message, error.hint) for error in problems], source)
-    if rest.trl:
+    if rest.trl or rest.said:
         _say_once(_block(rest, converted))
     return dict(rest)
 
@@ -175,7 +175,9 @@ def _differences(rest: Rest) -> Iterator[str]:
         yield "vLLM servers generate for several ranks; use_vllm=True says so"
     if own := {name: value for name, value in of_algorithm(rest).items() if name not in rest}:
         yield f"{rest['algorithm']} has its own defaults: {_pairs(own)}"
-    if "max_prompt_length" not in rest:
+    if rest.get("weight_decay"):
+        yield "weight_decay is for all weights (TRL: not for norms and biases)"
+    if rest.trl and "max_prompt_length" not in rest:
         yield "prompts of more than max_prompt_length=1024 tokens are dropped, and counted"
 
 

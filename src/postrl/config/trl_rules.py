@@ -161,9 +161,18 @@ def _scale_rewards(found: Values, rest: Rest) -> Values:
 # -- optimizer ---------------------------------------------------------------------------------------------------------
 
 
+ADAMW = ("adamw_torch", "adamw_torch_fused")
+SMALLER_ADAMW = ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw", "paged_adamw_32bit", "paged_adamw_8bit")
+
+
 def _optim(found: Values, rest: Rest) -> Values:
     name = text(found["optim"])
-    return {"optim": "adamw" if name in ("adamw_torch", "adamw_torch_fused") else name}
+    if name in SMALLER_ADAMW:
+        rest.say(
+            f"optim={name!r} is adamw, whose state is neither paged nor in 8 bits: it takes 8 bytes for each trained weight, of "
+            "which there are few with lora_rank or a peft_config"
+        )
+    return {"optim": "adamw" if name in (*ADAMW, *SMALLER_ADAMW) else name}
 
 
 def _scheduler(found: Values, rest: Rest) -> Values:
@@ -276,7 +285,7 @@ RULES: tuple[Rule, ...] = (
     _rule("warmup_ratio", warmup, "--warmup-steps, which may be a share of all steps"),
     _rule("scale_rewards", _scale_rewards, "True is group, False none"),
     _rule("report_to", _report_to, "none and None: no tracker; all is refused"),
-    _rule("optim", _optim, "adamw_torch and adamw_torch_fused are adamw"),
+    _rule("optim", _optim, "adamw of torch and those of bitsandbytes (8-bit, paged) are adamw, whose state is of 32 bits"),
     _rule("lr_scheduler_type", _scheduler, "constant_with_warmup is constant, which has a warm-up here"),
     _rule("lr_scheduler_kwargs", _scheduler_kwargs, "--lr-scheduler-arg KEY=VALUE"),
     _rule("push_to_hub hub_model_id", _hub, "--push-to-hub user/name; True: the name of output_dir"),
