@@ -9,6 +9,8 @@ from postrl.config.trl_counts import STEPS
 from postrl.config.trl_names import DEFAULTS, TRLS
 from postrl.config.trl_refused import COMMON, OLDER, REFUSED
 from postrl.config.trl_rules import RULES
+from postrl.scripts.metric_names import TRLS_METRICS
+from postrl.scripts.names import TrainerNames
 
 HEAD = """# From TRL
 
@@ -29,13 +31,37 @@ names work in a `--config` file too; on the command line each is answered with t
   within a batch is rounded up, and the block says so. Below 1 a number is a share of all steps, as in TRL.
 - **Epochs** end with a step that reaches into the next one; TRL leaves out prompts that fill no batch.
 - **Loss and gradient** are compared with TRL's in [algorithms.md](algorithms.md#against-trl).
-"""
+- **Parsers.** `TrlParser` and `HfArgumentParser` read `GRPOConfig` beside TRL's `ModelConfig` and `ScriptArguments`, whose names
+  are left to those. A `@dataclass` that inherits from it has fields of its own. TRL's names can be read off `args` as they were
+  given, and set later: `args.model_init_kwargs = {{...}}`.
+- **Rewards** run in processes of their own: what they print is in RUN/logs/rewards.log, and lists or counters that they fill stay
+  there. `log_metric` and `log_extra` come back.
+
+## Trainer and callbacks
+
+The trainer has TRL's names: {names}.
+`train()` returns the metrics of the last step, with `.metrics`, `.training_loss` and `.global_step`. `trainer.model` loads a model
+that was given by name; a module that was given is trained in place, so `model.merge_and_unload()` works on the script's own.
+Overriding a method of TRL's that nothing would call (`compute_loss`, `_generate_and_score_completions`, ...) is refused when the
+class is made, and arguments without a counterpart (`tools`, `rollout_func`, ...) when the trainer is.
+
+Callbacks of transformers are called in the main process, with model, processing_class, optimizer and lr_scheduler; the data
+loaders are None. `global_step` counts postrl's steps; `on_optimizer_step` comes for each optimizer step. `on_substep_end`,
+`on_prediction_step` and `on_predict` do not come, and `should_epoch_stop` is not followed. `logs` and `metrics` have TRL's names
+beside postrl's, every `logging_steps` steps:
+
+| TRL | postrl |
+|---|---|
+{metrics}"""
 
 
 def trl_table() -> str:
     """The page: each of TRL's fields with what becomes of it."""
     defaults = ", ".join(f"`{name}={value!r}`" for name, value in DEFAULTS.items())
-    parts = [HEAD.format(defaults=defaults, steps=", ".join(f"`{name}`" for name in STEPS))]
+    steps = ", ".join(f"`{name}`" for name in STEPS)
+    own = ", ".join(f"`{name}`" for name in vars(TrainerNames) if not name.startswith(("_", "push_while")))
+    metrics = "".join(f"| `{theirs}` | `{ours}` |\n" for theirs, ours in TRLS_METRICS.items())
+    parts = [HEAD.format(defaults=defaults, steps=steps, names=own, metrics=metrics)]
     fields = TRLS | COMMON
     for title, names in (
         ("The fields of TRL 1.16's GRPOConfig", fields - COMPANIONS - OLDER),

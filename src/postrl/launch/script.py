@@ -53,6 +53,11 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
     preflight(config, given)
     with run_folder_of(config, checkpoint) as (_, folder):
         note(f"run folder: {folder.path} (logs in {folder.logs})")
+        if any(spec.kind != "builtin" for spec in given.rewards):
+            note(
+                f"reward functions run in processes of their own: what they print is in {folder.logs / 'rewards.log'}, and what "
+                "they change (lists, counters, globals) stays there"
+            )
         path = _model_path(config, given, folder)
         with siblings(
             config, folder, placement, model_path=path, given=given, peft_config=_peft_config(given)
