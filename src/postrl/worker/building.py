@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from postrl.config import GRPOConfig
@@ -51,15 +51,7 @@ def build_worker(
         if given.rewards:  # a script's functions score every row, also those of a data set with a reward of its own
             for prompt in prompts.prompts:
                 prompt.rewards = ()
-        loaded = prompts.prompts
-        prompts.prompts, ids = scorable_rows(loaded, specs)
-        prompts.num_unusable += len(ids)
-        prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
-        folder.note(prompts.describe())
-        if said := hidden_columns(prompts.prompts):
-            folder.note(said)
-        if said := why_left_out(loaded, ids, specs):
-            folder.note(said)
+        _leave_unscorable(prompts, specs, folder.note)
     for line in dict.fromkeys(note for prompts in sets for note in prompts.notes):
         folder.note(line)
     if any(spec.kind == "builtin" and spec.payload == "code" for spec in specs):
@@ -88,6 +80,17 @@ def build_worker(
     for line in worker.production.stream.repeats(config.prompts_per_step):
         folder.note(line)
     return worker, train
+
+
+def _leave_unscorable(prompts: PromptSet, specs: Sequence[RewardSpec], note: Callable[[str], None]) -> None:
+    """Take the rows out that no reward can score, and say of what is left what a person should know."""
+    loaded = prompts.prompts
+    prompts.prompts, ids = scorable_rows(loaded, specs)
+    prompts.num_unusable += len(ids)
+    prompts.unusable = [*prompts.unusable, *ids][:NAMED_UNUSABLE]
+    for said in (prompts.describe(), hidden_columns(prompts.prompts), why_left_out(loaded, ids, specs)):
+        if said:
+            note(said)
 
 
 def _rewards(config: GRPOConfig, given: Given, sets: Sequence[PromptSet]) -> list[RewardSpec]:
