@@ -10,7 +10,7 @@ from typing import Any
 
 from postrl.algorithms.presets import Preset
 from postrl.errors import UsageError
-from postrl.rewards.registry import RewardSpec, resolve
+from postrl.rewards.registry import RewardSpec, resolve, with_tokenizers
 from postrl.rows.given import given_rows
 from postrl.user_code import search_path
 
@@ -34,7 +34,14 @@ class Given:
 
     @classmethod
     def by_script(
-        cls, model: Any, reward_funcs: Any, train: Any, evaluate: Any, tokenizer: Any, peft_config: Any
+        cls,
+        model: Any,
+        reward_funcs: Any,
+        train: Any,
+        evaluate: Any,
+        tokenizer: Any,
+        peft_config: Any,
+        reward_tokenizers: Any = None,
     ) -> Given:
         """The arguments of a trainer, `model` being a name or an object.
 
@@ -55,7 +62,7 @@ class Given:
                 hint="give processing_class=tokenizer",
             )
         funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
-        given.rewards = [resolve(func) for func in funcs if func is not None]
+        given.rewards = with_tokenizers([resolve(func) for func in funcs if func is not None], reward_tokenizers)
         given.train = None if train is None else given_rows(train, "train")
         given.evaluate = None if evaluate is None else given_rows(evaluate, "eval")
         return given

@@ -49,7 +49,7 @@ class GRPOTrainer(TrainerNames):
         processing_class: the tokenizer; default: the model's.
         peft_config: a peft.LoraConfig; default: args.lora_rank and its companions.
         callbacks: transformers.TrainerCallback objects.
-        reward_processing_classes: TRL's; a reward model has the tokenizer that lies beside it.
+        reward_processing_classes: tokenizers of reward models, one for each reward; default: each model's own.
 
     Raises:
         UsageError: an argument of TRL's that has no counterpart here, or one that cannot be.
@@ -79,7 +79,9 @@ class GRPOTrainer(TrainerNames):
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         args = args or self.settings()
         self._unnamed = unnamed(args)
-        self.given = Given.by_script(model, reward_funcs, train_dataset, eval_dataset, processing_class, peft_config)
+        self.given = Given.by_script(
+            model, reward_funcs, train_dataset, eval_dataset, processing_class, peft_config, reward_processing_classes
+        )
         self.args = settings_of(args, model, self.given)
         self.given.preset = PRESETS.get(self.args.algorithm)
         self.callbacks = Callbacks(

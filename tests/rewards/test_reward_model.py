@@ -13,6 +13,7 @@ from fake_vllm import FakeVLLM
 from helpers import PAD, TURN_END, tiny_model_dir, tiny_tokenizer
 from live_servers import TOKEN
 from postrl.errors import RewardError, UsageError
+from postrl.given import Given
 from postrl.rewards import resolve
 from postrl.rewards import reward_model as module
 from postrl.rewards.registry import with_tokenizers
@@ -173,6 +174,13 @@ def test_a_model_by_its_plain_name_scores_as_with_a_tokenizer_of_its_own(tiny):
     (spec,) = with_tokenizers([resolve(tiny)], own)
     assert spec.options == {"model": tiny, "tokenizer": tiny}
     assert logits([CHAT], [said("7")], **spec.options) == logits([CHAT], [said("7")], model=tiny)
+
+
+def test_the_tokenizers_of_a_script_reach_its_reward_models(tiny):
+    from transformers import AutoTokenizer
+
+    brought = Given.by_script("m", [abs, tiny], None, None, None, None, [None, AutoTokenizer.from_pretrained(tiny)])
+    assert [spec.options.get("tokenizer") for spec in brought.rewards] == [None, tiny]
 
 
 def test_tokenizers_are_for_reward_models_one_for_each_reward(tiny):
