@@ -16,7 +16,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 @pytest.fixture(scope="module")
 def scripts(place, side_by_side):
     """All scripts, each as a process: name -> future."""
-    names = ("plain", "conversations", "lora")
+    names = ("plain", "conversations", "lora", "recipe", "notebook")
     return {name: side_by_side.submit(place.script, SCRIPTS / f"{name}.py", "tiny", f"by-{name}") for name in names}
 
 
@@ -172,6 +172,33 @@ def test_a_new_run_goes_on_from_the_adapter_and_what_it_leaves_is_merged(place, 
     opened = AutoPeftModelForCausalLM.from_pretrained(place.folder / "step-1")
     tokens = [model.generate(ids, do_sample=False, max_new_tokens=16).tolist() for model in (opened, expected)]
     assert tokens[0] == tokens[1]
+
+
+# -- recipe.py and notebook.py -----------------------------------------------------------------------------------------
+
+
+def test_a_recipe_for_trls_parser_trains_and_its_last_lines_run(place, script):
+    done = script("recipe")
+    assert "train_samples            =          8" in done.out and done.out.splitlines()[-1] == "loss True steps 2"
+    assert "otherwise than in TRL" not in done.err  # it has TRL's names
+    run = place.run("by-recipe")
+    assert run.steps() == [1, 2]
+    assert {"train_results.json", "all_results.json", "trainer_state.json"} <= {p.name for p in run.path.iterdir()}
+    assert "recipe" in (run.path / "model" / "README.md").read_text()
+
+
+def test_a_notebook_trains_and_merges_its_adapter_by_hand(place, script):
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    lines = script("notebook").out.splitlines()
+    assert lines[0] == "batch 4 rewards 3"
+    assert lines[1:3] == [f"step {step} has kl learning_rate loss reward" for step in (1, 2)]
+    assert lines[3] == "generated True logged [1, 2]"
+    run = place.run("by-notebook")
+    ours = AutoPeftModelForCausalLM.from_pretrained(run.path / "model").merge_and_unload().state_dict()
+    by_hand = AutoModelForCausalLM.from_pretrained(run.path / "by-hand").state_dict()
+    assert all((ours[name] - weight).abs().max() < 1e-6 for name, weight in by_hand.items())
 
 
 # -- replayed.py -------------------------------------------------------------------------------------------------------

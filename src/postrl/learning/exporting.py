@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from postrl.config import GRPOConfig
+from postrl.config.settings import Settings
 from postrl.errors import UsageError
 from postrl.host.files import whole_folder
 from postrl.host.text import read_template
@@ -36,7 +37,7 @@ class Source:
     """Where it lies: a model's folder, an adapter's or a checkpoint."""
     base: str
     """The model whose weights are loaded first: a packaged name, a hub id or a folder."""
-    settings: GRPOConfig
+    settings: Settings
     """Of the run, as far as there is one: model, revision, chat_template, trust_remote_code."""
     tokenizer: str
     """Where it is loaded from; empty: the base's."""
@@ -96,7 +97,7 @@ def find_source(path: Path, base: str | None = None, step: int | None = None) ->
         return replace(_of_adapter(adapter, base), run=run)
     check_model_path(str(path), "postrl export", tokenizer=False)
     tokenizer = str(path) if has_tokenizer(path) else ""
-    return Source(path, str(path), GRPOConfig(), tokenizer, run, name=f"the model {path}")
+    return Source(path, str(path), Settings(), tokenizer, run, name=f"the model {path}")
 
 
 def _step_of_run(run: Path, step: int) -> Path:
@@ -127,7 +128,7 @@ def _of_run(run: Path, base: str | None) -> Source:
 
 
 def _of_adapter(adapter: Adapter, base: str | None) -> Source:
-    settings = GRPOConfig(revision=None if base else adapter.revision)
+    settings = Settings(revision=None if base else adapter.revision)
     tokenizer = str(adapter.folder) if has_tokenizer(adapter.folder) else ""
     given = Path(adapter.name).expanduser()
     place = given.absolute() if given.is_dir() else Path(given.name)

@@ -16,6 +16,7 @@ from postrl.models.folder import has_tokenizer, refuse_quantised
 
 if TYPE_CHECKING:
     from postrl.config import GRPOConfig
+    from postrl.config.settings import Settings
 
 
 def load_tokenizer(config: GRPOConfig, path: str, flag: str = "--model") -> Any:
@@ -241,11 +242,11 @@ def save_generation(model: Any, folder: str | Path) -> None:
         generation.save_pretrained(str(folder))
 
 
-def _revision(config: GRPOConfig, path: str) -> str | None:
+def _revision(config: Settings, path: str) -> str | None:
     return None if os.path.isdir(path) else config.revision
 
 
-def loaded(kind: Any, config: GRPOConfig, path: str, what: str, flag: str = "--model", **options: Any) -> Any:
+def loaded(kind: Any, config: Settings, path: str, what: str, flag: str = "--model", **options: Any) -> Any:
     """`kind.from_pretrained`, at the revision of the settings; `what` and `flag` are for messages.
 
     Raises:

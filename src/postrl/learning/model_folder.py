@@ -18,11 +18,11 @@ from postrl.models.adapter import write_own_name
 from postrl.models.packaged import PACKAGED, packaged_model
 
 if TYPE_CHECKING:
-    from postrl.config import GRPOConfig
+    from postrl.config.settings import Settings
 
 
 def write_model_folder(
-    folder: str | Path, model: Any, tokenizer: Any, config: GRPOConfig, state: dict[str, Tensor] | None = None
+    folder: str | Path, model: Any, tokenizer: Any, config: Settings, state: dict[str, Tensor] | None = None
 ) -> None:
     """Write what transformers, peft and vLLM load.
 
@@ -47,7 +47,7 @@ def write_model_folder(
         tokenizer.save_pretrained(folder)
 
 
-def _save_adapter(model: Any, state: dict[str, Tensor] | None, folder: str | Path, config: GRPOConfig) -> None:
+def _save_adapter(model: Any, state: dict[str, Tensor] | None, folder: str | Path, config: Settings) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -59,7 +59,7 @@ def _save_adapter(model: Any, state: dict[str, Tensor] | None, folder: str | Pat
     save_file(kept, f"{folder}/adapter_model.safetensors", metadata={"format": "pt"})
 
 
-def name_base(peft_config: Any, config: GRPOConfig) -> Any:
+def name_base(peft_config: Any, config: Settings) -> Any:
     """The settings of an adapter as they are saved: with its base model by the name that was given, so that any program
     finds it (a hub id, the absolute path of a folder), and not by where one machine keeps it."""
     named = copy.copy(peft_config)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from postrl.config import GRPOConfig
-from postrl.config.setting import ALGORITHM, ASYNC, CRITIC, MODEL, OPTIMIZER, ROLLOUT
+from postrl.config.setting import ALGORITHM, ASYNC, CRITIC, MODEL, OPTIMIZER, ROLLOUT, default_of
 from postrl.config.settings import Settings
 from postrl.run.folder import RunFolder
 from postrl.version import __version__
@@ -70,7 +70,7 @@ def _is_id(data: str) -> bool:
 
 def _settings(config: GRPOConfig) -> Iterator[tuple[str, Any]]:
     """Of what was trained how, without paths and addresses: a card is for everybody."""
-    usual = {**GRPOConfig().to_dict(), **config.defaults_of(config.algorithm)}
+    usual = {**{f.name: default_of(f) for f in fields(Settings)}, **config.defaults_of(config.algorithm)}
     for f in fields(Settings):
         value, public = getattr(config, f.name), f.metadata["panel"] in PUBLIC and not f.metadata["path"]
         if f.name in SHOWN or (public and not f.name.startswith("vllm") and value != usual[f.name]):

@@ -23,6 +23,8 @@ class StopAfterThree(TrainerCallback):
         print("begin", state.max_steps, args.learning_rate)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
+        if "train_loss" in logs:  # the summary at the end
+            return
         print("log", state.global_step, round(logs["reward/mean"], 6) == round(state.log_history[-1]["reward/mean"], 6))
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -46,6 +48,7 @@ def main():
             num_generations=4,
             max_completion_length=8,
             max_steps=100,
+            logging_steps=1,
             learning_rate=1e-3,
             reward_weights=[1.0, 0.5],
             report_to="none",
