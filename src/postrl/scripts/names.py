@@ -35,6 +35,8 @@ class TrainerNames:
     reward_funcs: list[Any]
     """The reward functions as the script gave them."""
     accelerator = Processes()
+    aux_loss_enabled = False
+    """No load-balancing loss of mixtures of experts is added to the policy's."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
