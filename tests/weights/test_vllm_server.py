@@ -122,9 +122,9 @@ def test_log_probs_are_those_of_the_temperature_sampled_at(float32_server: Live)
 def test_the_same_seed_gives_the_same_completion_and_another_seed_another(float32_server: Live) -> None:
     float32_server.transport.push(model_of_version(0).named_parameters(), 0)
     first, again = (asyncio.run(complete(float32_server, range(2))) for _ in range(2))
-    assert [found.token_ids for found in first] == [found.token_ids for found in again]
+    assert [found.completion_ids for found in first] == [found.completion_ids for found in again]
     assert largest_difference([found.logps for found in first], [found.logps for found in again]) < 1e-4
-    assert first[0].token_ids != first[1].token_ids
+    assert first[0].completion_ids != first[1].completion_ids
 
 
 def test_stop_texts_and_stop_tokens_end_a_completion_and_stay_in_it(float32_server: Live) -> None:
@@ -137,12 +137,12 @@ def test_stop_texts_and_stop_tokens_end_a_completion_and_stay_in_it(float32_serv
         return next((i for i in words if decode(tokens[i : i + 2]) not in decode(tokens[: i + 1])), None)
 
     free = asyncio.run(complete(float32_server, range(16), max_tokens=32))
-    seed, at = next((seed, at) for seed, c in enumerate(free) if (at := first_word(c.token_ids)) is not None)
-    tokens, seeds = free[seed].token_ids, range(seed, seed + 1)
+    seed, at = next((seed, at) for seed, c in enumerate(free) if (at := first_word(c.completion_ids)) is not None)
+    tokens, seeds = free[seed].completion_ids, range(seed, seed + 1)
     (by_text,) = asyncio.run(complete(float32_server, seeds, max_tokens=32, stop=[decode(tokens[at : at + 2])]))
-    assert (by_text.token_ids, by_text.finish_reason) == (tokens[: at + 2], "stop")
+    assert (by_text.completion_ids, by_text.finish_reason) == (tokens[: at + 2], "stop")
     (by_token,) = asyncio.run(complete(float32_server, seeds, max_tokens=32, stop_token_ids=[tokens[at]]))
-    assert (by_token.token_ids, by_token.finish_reason) == (tokens[: tokens.index(tokens[at]) + 1], "stop")
+    assert (by_token.completion_ids, by_token.finish_reason) == (tokens[: tokens.index(tokens[at]) + 1], "stop")
 
 
 def test_a_stop_text_may_be_a_special_token(float32_server: Live) -> None:
@@ -153,7 +153,7 @@ def test_a_stop_text_may_be_a_special_token(float32_server: Live) -> None:
     free = asyncio.run(complete(float32_server, range(16), **settings))
     seed = next(i for i, completion in enumerate(free) if special in completion.completion_ids)
     (stopped,) = asyncio.run(complete(float32_server, range(seed, seed + 1), **settings, stop=["<|im_start|>"]))
-    assert stopped.token_ids == free[seed].token_ids[: free[seed].token_ids.index(special) + 1]
+    assert stopped.completion_ids == free[seed].completion_ids[: free[seed].completion_ids.index(special) + 1]
 
 
 def test_a_cancelled_completion_is_dropped_by_the_server(float32_server: Live) -> None:
