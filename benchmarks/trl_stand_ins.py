@@ -74,7 +74,7 @@ def make_hub(folder: Path) -> list[str]:
         model.save_pretrained(snapshot)
         tokenizer.save_pretrained(snapshot)
         (place / "refs").mkdir()
-        (place / "refs" / "main").write_text("0" * 40)
+        (place / "refs" / "main").write_text("0" * 40, encoding="utf-8")
     return failed
 
 
@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """What has no result yet, and of that what the file TRL_TESTS_ONLY names, where it is given."""
     done = results(Path(os.environ["TRL_TESTS_RESULTS"]))
     only = os.environ.get("TRL_TESTS_ONLY")
-    wanted = json.loads(Path(only).read_text()) if only else None
+    wanted = json.loads(Path(only).read_text(encoding="utf-8")) if only else None
     items[:] = [i for i in items if i.name not in done and (wanted is None or i.name in wanted)]
 
 
@@ -116,13 +116,13 @@ def pytest_runtest_logreport(report: Any) -> None:
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
         problem = str(crash.message if crash else report.longrepr)
-    with Path(os.environ["TRL_TESTS_RESULTS"]).open("a") as file:
+    with Path(os.environ["TRL_TESTS_RESULTS"]).open("a", encoding="utf-8") as file:
         file.write(json.dumps([report.nodeid.rpartition("::")[2], report.outcome, problem]) + "\n")
 
 
 def results(path: Path) -> dict[str, tuple[str, str]]:
     """Test -> passed, failed or skipped; and what went wrong."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {test: (outcome, problem) for test, outcome, problem in map(json.loads, lines)}
 
 

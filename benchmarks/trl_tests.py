@@ -63,8 +63,8 @@ def run(checkout: Path, work: Path, which: str, library: str, chosen: str) -> No
     (folder / "tests").mkdir(parents=True)
     for name in (FILES[which], *SUPPORT):
         source = checkout / "tests" / name
-        text = source.read_text() if source.exists() else ""
-        (folder / "tests" / name).write_text(IMPORT.sub(rf"from {library} import \1, \2", text))
+        text = source.read_text(encoding="utf-8") if source.exists() else ""
+        (folder / "tests" / name).write_text(IMPORT.sub(rf"from {library} import \1, \2", text), encoding="utf-8")
     environment = {
         **os.environ,
         "HF_HUB_CACHE": str(work / "hub"),
@@ -76,7 +76,7 @@ def run(checkout: Path, work: Path, which: str, library: str, chosen: str) -> No
         passed = [
             test for test, (outcome, _) in results(result_file(work, "trl", which)).items() if outcome == "passed"
         ]
-        (folder / "only.json").write_text(json.dumps(passed))
+        (folder / "only.json").write_text(json.dumps(passed), encoding="utf-8")
         environment["TRL_TESTS_ONLY"] = str(folder / "only.json")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "trl_stand_ins", "-p", "no:cacheprovider", "--rootdir", "."]
     command += [f"tests/{FILES[which]}", "--tb=short", "-k", chosen]

@@ -16,7 +16,7 @@ file goes to whichever process is free."""
 
 LONG = (
     "worker/test_worker.py", "rewards/code/test_cases.py", "rewards/code/test_sandbox.py", "rewards/code/test_hacks.py",
-    "rewards/code/test_hygiene.py", "worker/test_informative.py", "worker/test_streaming.py", "scoring/test_rescore.py",
+    "rewards/code/test_hygiene.py", "worker/test_informative.py", "worker/test_overlap.py", "scoring/test_rescore.py",
     "launch/test_adapters.py", "launch/test_siblings.py", "launch/test_pool.py", "cli/test_help.py", "e2e/test_presets.py",
     "e2e/test_bad_input.py",
 )  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 
 from postrl.algorithms.corrections import CORRECTIONS, importance_weights
 from postrl.algorithms.reduce import accumulate, finish
-from postrl.config import settings as config
+from postrl.config import training_settings as config
 from postrl.config.checks import BOUNDS_OF
 
 from .cases import close

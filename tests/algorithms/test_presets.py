@@ -13,6 +13,7 @@ from postrl.algorithms.parts import ADVANTAGES, LOSSES
 from postrl.algorithms.presets import PRESETS, Preset
 from postrl.algorithms.resolve import SETTINGS, resolve
 from postrl.config import GRPOConfig
+from postrl.config.python_hints import in_python
 from postrl.config.settings import Settings
 from postrl.errors import UsageError
 
@@ -113,7 +114,7 @@ def test_property_14_impossible_combinations_are_refused(name, settings, named, 
         resolve(name, **settings)
     with pytest.raises(UsageError) as refused_early:
         GRPOConfig(algorithm=name, **settings)
-    assert refused_early.value.hint is not None and way_out in refused_early.value.hint
+    assert refused_early.value.hint is not None and in_python(way_out) in refused_early.value.hint
     for message in (str(refused.value), str(refused_early.value)):
         assert all(words in message for words in named)
     assert way_out in str(refused.value)

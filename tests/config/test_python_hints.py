@@ -16,6 +16,8 @@ from postrl.errors import UsageError
         ("use --engine vllm, or --num-processes 1", "use engine='vllm', or num_processes=1"),
         ("lower --learning-rate, or use --dtype float32", "lower learning_rate, or use dtype='float32'"),
         ("start from --model runs/x/model and another --output-dir", "start from model='runs/x/model' and another output_dir"),
+        ("--reward-arg judge.url=http://HOST:PORT/v1", "reward_arg=['judge.url=http://HOST:PORT/v1']"),
+        ("or remove --reward-arg math.levels", "or remove reward_arg=['math.levels']"),
         ("set --no-shuffle", "set shuffle=False"),
         ("set --epsilon to 0.3 or less", "set epsilon to 0.3 or less"),
         ("`postrl serve --model X`", "`postrl serve --model X`"),

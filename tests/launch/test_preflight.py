@@ -10,6 +10,7 @@ from transformers import BitsAndBytesConfig
 
 from helpers import tiny_model, tiny_tokenizer
 from postrl import GRPOConfig, GRPOTrainer
+from postrl.config.python_hints import in_python
 from postrl.errors import DataError, UsageError
 from postrl.given import Given
 from postrl.launch.preflight import check_data, preflight
@@ -52,7 +53,8 @@ def test_a_script_is_refused_as_the_command_line_is(folder, monkeypatch, setting
     with pytest.raises(UsageError) as by_script:
         trainer.train()
     assert message in by_command.value.message
-    assert str(by_script.value) == str(by_command.value)
+    assert by_script.value.message == by_command.value.message
+    assert by_script.value.hint == in_python(by_command.value.hint)
     assert not (folder / "run").exists()
 
 

@@ -13,9 +13,9 @@ from postrl.config.settings import Settings
 from postrl.errors import PostrlError
 
 _KINDS = {f.name: str(f.type) for f in fields(Settings)}
-_FLAG = re.compile(r"--(no-)?([a-z][a-z0-9-]*)(?:[ =]([\w./:{}+-]+))?")
-_VALUE = re.compile(r"-?[\d.]+(e-?\d+)?|[A-Z_]{3,}|[\w./:-]*[/.:]\w[\w./:-]*")
-"""A number, a placeholder or a path: other words behind a flag belong to the sentence."""
+_FLAG = re.compile(r"--(no-)?([a-z][a-z0-9-]*)(?:[ =]([\w./:{}+=-]+))?")
+_VALUE = re.compile(r"-?[\d.]+(e-?\d+)?|[A-Z_]{3,}|[\w./:-]*[/.:=]\w[\w./:=-]*")
+"""A number, a placeholder, a path or NAME=VALUE: other words behind a flag belong to the sentence."""
 
 
 def in_python(hint: str) -> str:
@@ -33,8 +33,9 @@ def _argument(flag: re.Match[str]) -> str:
     word = value.rstrip(".,;:")
     if not (_VALUE.fullmatch(word) or word in _choices(name)):
         return name + rest
-    plain = word[0].isupper() or word[0] in "-.0123456789"
-    return f"{name}={word if plain else repr(word)}{value[len(word) :]}"
+    plain = (word[0].isupper() and "=" not in word) or word[0] in "-.0123456789"
+    shown = word if plain else repr(word)
+    return f"{name}={f'[{shown}]' if _KINDS[name].startswith('list') else shown}{value[len(word) :]}"
 
 
 @cache
