@@ -132,7 +132,7 @@ def test_weights_need_one_reward_each():
 
 def test_a_dataset_path_says_for_which_of_several_data_sets_it_is():
     message = refused(dataset=["gsm8k", "mbpp=2"], dataset_path="rows.jsonl")
-    assert "gsm8k, mbpp" in message and "dataset_path gsm8k=rows.jsonl" in message
+    assert "gsm8k, mbpp" in message and "dataset_path=['gsm8k=rows.jsonl']" in message
     refused(dataset_path=["a.jsonl", "b.jsonl"])
     GRPOConfig(dataset=["gsm8k", "mbpp=2"], dataset_path=["mbpp=rows.jsonl"])
 

@@ -130,6 +130,15 @@ def test_the_token_is_not_on_the_command_line() -> None:
 
 
 @pytest.mark.usefixtures("distribution")
+@pytest.mark.parametrize(("level", "given"), [("ERROR", "INFO"), ("DEBUG", None), ("", None)])
+def test_a_log_that_names_what_went_wrong_is_not_silenced_by_an_import_of_trl(
+    monkeypatch: pytest.MonkeyPatch, level: str, given: str | None
+) -> None:
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", level)
+    assert command(config())[1].get("VLLM_LOGGING_LEVEL") == given
+
+
+@pytest.mark.usefixtures("distribution")
 def test_the_users_cache_size_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
     assert "VLLM_CPU_KVCACHE_SPACE" not in command(config())[1]

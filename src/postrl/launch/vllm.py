@@ -270,6 +270,10 @@ def _environment(
         "OMP_THREAD_LIMIT": None,  # vLLM's CPU kernels share work among the threads they asked for: with fewer, NaNs
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(devices),
     }
+    if (
+        os.environ.get("VLLM_LOGGING_LEVEL") == "ERROR"
+    ):  # TRL sets it where it is imported; the log names what went wrong
+        env["VLLM_LOGGING_LEVEL"] = "INFO"
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:  # `postrl serve`: nobody is left to remove a link
         env["VLLM_RPC_BASE_PATH"] = os.environ.get("VLLM_RPC_BASE_PATH", "/tmp")
     if weights_dir is not None:
