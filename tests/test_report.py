@@ -86,3 +86,13 @@ def test_a_sample_is_one_line_with_the_end_of_its_prompt_and_both_ends_of_a_long
     assert said.startswith("w0 w1 w2") and " ... " in said and said.endswith("w199 (reward 0.5)")
     shown.prompt_ids, shown.completion_ids, shown.reward = [1], [2], None
     assert sample_line(shown, Words()) == "  w1 -> w2 (reward none)"
+
+
+def test_a_sample_of_the_models_words_moves_no_cursor():
+    class Hostile:
+        def decode(self, ids: list[int]) -> str:
+            return "\x1b]0;title\x07\x1b[2J" + "x" * len(ids)
+
+    shown = rollout(3, 0.5)
+    shown.prompt_ids, shown.completion_ids = [1], [2, 3]
+    assert sample_line(shown, Hostile()).isprintable()

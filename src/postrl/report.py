@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from postrl.algorithms.reduce import finish, is_maximum, masked_row_mean
+from postrl.console import one_line
 from postrl.errors import PostrlError, UsageError
 from postrl.learning.memory import peak_memory_gb
 from postrl.learning.optimizing import MAX_NONFINITE, UpdateReport
@@ -231,10 +232,11 @@ class Reporter:
 
 
 def sample_line(rollout: Rollout, tokenizer: Any) -> str:
-    """A completion behind its prompt, with its reward, shortened to a line: of the prompt the end, of the completion both."""
+    """A completion behind its prompt, with its reward, shortened to a line: of the prompt the end, of the completion both.
+    Nothing in it moves the cursor."""
     asked, said = (" ".join(str(tokenizer.decode(ids)).split()) for ids in (rollout.prompt_ids, rollout.completion_ids))
     reward = "none" if rollout.reward is None else f"{rollout.reward:.3g}"
-    return f"  {shortened(asked, 0, 80)} -> {shortened(said, 160, 160)} (reward {reward})"
+    return one_line(f"  {shortened(asked, 0, 80)} -> {shortened(said, 160, 160)} (reward {reward})")
 
 
 def shortened(text: str, first: int, last: int) -> str:

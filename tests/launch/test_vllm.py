@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -135,6 +137,9 @@ def test_a_log_that_names_what_went_wrong_is_not_silenced_by_an_import_of_trl(
     monkeypatch: pytest.MonkeyPatch, level: str, given: str | None
 ) -> None:
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", level)
+    monkeypatch.delitem(sys.modules, "trl", raising=False)
+    assert "VLLM_LOGGING_LEVEL" not in command(config())[1], "it is the user's"
+    monkeypatch.setitem(sys.modules, "trl", ModuleType("trl"))
     assert command(config())[1].get("VLLM_LOGGING_LEVEL") == given
 
 

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postrl.errors import DataError, RewardError, WaitTimeout, error_to_wire
@@ -54,6 +54,7 @@ json_values = st.recursive(
 )
 
 
+@example("", {}, {"\0": np.zeros(1), "\0\0": np.ones(2)})
 @given(
     st.text(max_size=10),
     st.dictionaries(st.text(), json_values, max_size=4),

@@ -124,6 +124,9 @@ def test_optimizer_steps_are_events_of_their_own():
     optimizer.step()
     assert events.seen == ["train_begin 0", "pre_optimizer_step 0", "optimizer_step 0"]
     assert callbacks.parts["lr_scheduler"].get_last_lr() == [0.5]
+    callbacks.on_train_begin(2, 1, optimizer=optimizer)  # train() is called again
+    optimizer.step()
+    assert events.seen[3:] == ["train_begin 1", "pre_optimizer_step 1", "optimizer_step 1"]
 
 
 @pytest.mark.parametrize(("logging_steps", "logged"), [(1, [1, 2, 3, 4, 4]), (2, [2, 4, 4]), (0.75, [3, 4]), (10, [4])])

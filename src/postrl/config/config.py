@@ -113,7 +113,7 @@ class GRPOConfig(ReadByScripts, metaclass=SettingsType):
         Path(path).write_text(text, encoding="utf-8")
 
     def lasting(self, folder: Path) -> dict[str, Any]:
-        """The settings as they are written into `folder`: see `config_paths.lasting`."""
+        """The settings as they are written into `folder`: see `paths.lasting`."""
         return {f.name: paths.lasting(f, getattr(self, f.name), folder) for f in fields(Settings)}
 
 

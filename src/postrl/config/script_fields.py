@@ -180,7 +180,7 @@ def _field(name: str, kind: Any) -> Any:
     """A field for a parser, which hands all metadata to argparse."""
     ours = OURS.get(name)
     default = Unset(default_of(ours) if ours else None)
-    text = ours.metadata["help"].replace("%", "%%") if ours else "TRL's name (docs/settings.md)."
+    text = ours.metadata["help"].replace("%", "%%") if ours else "TRL's name (docs/from_trl.md)."
     metadata: dict[str, Any] = {"default": default, "help": text}
     if kind is FromText:
         metadata |= {"nargs": "?", "const": True}

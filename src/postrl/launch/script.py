@@ -53,7 +53,7 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
     preflight(config, given)
     with run_folder_of(config, checkpoint) as (_, folder):
         note(f"run folder: {folder.path} (logs in {folder.logs})")
-        if any(spec.kind != "builtin" for spec in given.rewards):
+        if config.reward_workers and any(spec.kind != "builtin" for spec in given.rewards):
             note(
                 f"reward functions run in processes of their own: what they print is in {folder.logs / 'rewards.log'}, and what "
                 "they change (lists, counters, globals) stays there"

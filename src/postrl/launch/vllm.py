@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Sequence
 from importlib import metadata
@@ -270,9 +271,8 @@ def _environment(
         "OMP_THREAD_LIMIT": None,  # vLLM's CPU kernels share work among the threads they asked for: with fewer, NaNs
         "CUDA_VISIBLE_DEVICES": cuda_visible_devices(devices),
     }
-    if (
-        os.environ.get("VLLM_LOGGING_LEVEL") == "ERROR"
-    ):  # TRL sets it where it is imported; the log names what went wrong
+    # The log names what went wrong, and an import of TRL in this process silences it.
+    if "trl" in sys.modules and os.environ.get("VLLM_LOGGING_LEVEL") == "ERROR":
         env["VLLM_LOGGING_LEVEL"] = "INFO"
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_TMPDIR:  # `postrl serve`: nobody is left to remove a link
         env["VLLM_RPC_BASE_PATH"] = os.environ.get("VLLM_RPC_BASE_PATH", "/tmp")

@@ -37,6 +37,8 @@ class EmbeddedSampler(Sampler):
         version: gives the weight version that `model` holds now.
     """
 
+    embedded = True
+
     def __init__(
         self, model: Any, tokenizer: Any, *, stop_token_ids: Sequence[int], version: Callable[[], int]
     ) -> None:
@@ -48,8 +50,6 @@ class EmbeddedSampler(Sampler):
         """Completions at once; fewer after memory ran out."""
         self._asked: list[tuple[Request, asyncio.Future[Sampled]]] = []
         self._serving: asyncio.Task[None] | None = None
-
-    embedded = True
 
     async def sample(self, request: Request) -> Sampled:
         """See `Sampler.sample`. What is asked for in one go is computed in batches of at most MAX_SEQUENCES, in its order.

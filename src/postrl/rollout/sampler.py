@@ -52,6 +52,8 @@ class Request:
 class Sampler:
     """Where completions come from: one request, one completion. What most samplers need not do has its default here."""
 
+    reissued: int | None = None
+    """Requests asked again so far; None: they cannot get lost."""
     embedded = False
     """It computes in the trainer's process: what is asked for together is one batch, and nothing goes on beside it."""
 

@@ -65,7 +65,7 @@ class VLLMSampler(Sampler):
         self.patience = patience
         self.salted, self.adapters, self.resynced = salted, adapters, resynced
         self._blank: set[int] = set()
-        self.reissued = 0
+        self.reissued: int = 0
         """Requests asked again so far."""
         self._version = 0
         self._salt, self._releases = uuid.uuid4().hex, 0

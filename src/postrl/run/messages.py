@@ -31,7 +31,7 @@ PROTOCOL = 6
 _PREFIX = struct.Struct("<4sQ")
 _MAGIC = b"PRL2"
 _JSON = "\0"
-"""The array that is the bytes of the JSON."""
+"""The array that is the bytes of the JSON. Names of others that begin so have one more in front."""
 MAX_BYTES = 1 << 36
 
 Message = tuple[str, dict[str, Any], dict[str, np.ndarray]]
@@ -44,7 +44,8 @@ class ProtocolError(PostrlError):
 def encode(kind: str, data: dict[str, Any] | None = None, arrays: dict[str, np.ndarray] | None = None) -> bytes:
     """One message as bytes. NaN is allowed inside arrays, not inside `data`."""
     text = json.dumps({"type": kind, "data": data or {}}, allow_nan=False).encode()
-    tensors = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    given = {_JSON + name if name.startswith(_JSON) else name: array for name, array in (arrays or {}).items()}
+    tensors = {name: np.ascontiguousarray(array) for name, array in given.items()}
     body = save({**tensors, _JSON: np.frombuffer(text, np.uint8)})
     return _PREFIX.pack(_MAGIC, len(body)) + body
 
@@ -73,7 +74,8 @@ def _parse(body: bytes) -> Message:
     try:
         arrays = load(body)
         fields = json.loads(arrays.pop(_JSON).tobytes())
-        return str(fields["type"]), dict(fields["data"]), arrays
+        named = {name.removeprefix(_JSON): array for name, array in arrays.items()}
+        return str(fields["type"]), dict(fields["data"]), named
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ProtocolError(f"a message could not be read: {error!r}") from error
 

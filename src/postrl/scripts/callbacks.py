@@ -49,6 +49,8 @@ class Callbacks:
         self.parts |= parts
         self.summary: dict[str, float] = {}
         self._losses: list[float] = []
+        self._hooks: list[Any] = []
+        """On the optimizer."""
         self._done = self._epoch = 0
         self._began: float | None = None
         self._set_steps()
@@ -83,8 +85,12 @@ class Callbacks:
         self.control.should_training_stop = False
         if (optimizer := self.parts["optimizer"]) is not None:
             self.parts["lr_scheduler"] = LearningRate(optimizer)
-            optimizer.register_step_pre_hook(lambda *_: self._call("on_pre_optimizer_step"))
-            optimizer.register_step_post_hook(lambda *_: self._call("on_optimizer_step"))
+            for hook in self._hooks:  # of a call of train() before this one
+                hook.remove()
+            self._hooks = [
+                optimizer.register_step_pre_hook(lambda *_: self._call("on_pre_optimizer_step")),
+                optimizer.register_step_post_hook(lambda *_: self._call("on_optimizer_step")),
+            ]
         self._call("on_train_begin")
 
     def on_step_begin(self) -> None:
@@ -114,7 +120,6 @@ class Callbacks:
             self._losses.append(loss)
         if self.state.global_step % self.state.logging_steps == 0 or self.control.should_log:
             self.log(metrics)
-
             self.control.should_log = False
 
     def log(self, metrics: Mapping[str, Any]) -> None:
@@ -139,13 +144,11 @@ class Callbacks:
 
     def on_train_end(self) -> None:
         seconds = time.monotonic() - (self._began or time.monotonic())
-        steps = self.state.global_step - self._done
+        rate = (self.state.global_step - self._done) / seconds if seconds else 0.0
         self.summary = {
             "train_runtime": seconds,
-            "train_steps_per_second": steps / seconds if seconds else 0.0,
-            "train_samples_per_second": steps * getattr(self.args, "rollouts_per_step", 0) / seconds
-            if seconds
-            else 0.0,
+            "train_steps_per_second": rate,
+            "train_samples_per_second": rate * getattr(self.args, "rollouts_per_step", 0),
             "train_loss": sum(self._losses) / len(self._losses) if self._losses else 0.0,
         }
         if self._epoch >= 0:

@@ -13,6 +13,7 @@ from postrl.config import GRPOConfig
 from postrl.config.setting import ALGORITHM, ASYNC, CRITIC, MODEL, OPTIMIZER, ROLLOUT, default_of
 from postrl.config.settings import Settings
 from postrl.run.folder import RunFolder
+from postrl.run.metrics import read_metrics
 from postrl.version import __version__
 
 SHOWN = ("prompts_per_step", "num_generations", "learning_rate", "beta", "max_completion_length", "temperature", "seed")
@@ -78,7 +79,7 @@ def _settings(config: GRPOConfig) -> Iterator[tuple[str, Any]]:
 
 
 def _curves(metrics: Path) -> Iterator[tuple[str, ...]]:
-    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()] if metrics.exists() else []
+    rows = read_metrics(metrics) if metrics.exists() else []
     for name in CURVES:
         values = [row[name] for row in rows if row.get(name) is not None]
         if values:

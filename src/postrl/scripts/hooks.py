@@ -56,7 +56,6 @@ _ELSEWHERE = {
     "vllm_client llm vllm_generation": "vLLM servers are processes of their own; postrl talks to them",
     "model_wrapped deepspeed is_deepspeed_enabled is_fsdp_enabled": "trainer.model is the model that is trained",
     "callback_handler": "add_callback, remove_callback and pop_callback are the trainer's own",
-    "compute_loss_func data_collator": "",
 }
 ELSEWHERE = {name: where for names, where in _ELSEWHERE.items() for name in names.split()} | HOOKS | ARGUMENTS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postrl.config import GRPOConfig
@@ -186,7 +185,7 @@ class TrainerNames:
         self.create_model_card(
             **{name: value for name, value in card.items() if name in ("model_name", "dataset_name", "tags")}
         )
-        return push_model(folder.model, self.args.push_to_hub or Path(folder.path).name, commit_message)
+        return push_model(folder.model, self.args.push_to_hub or folder.path.name, commit_message)
 
     def push_while_training(self) -> None:
         """Upload the model as it is now, where push_to_hub names a place; a failure is told, and the run goes on."""

@@ -238,7 +238,7 @@ class SimulatedSampler(Sampler):
     ) -> None:
         self.servers = [SimulatedServer(speed, slots, adapters=adapters) for _ in range(servers)]
         self.lengths, self.delay, self.failures = lengths, delay, failures
-        self.reissued = 0
+        self.reissued: int = 0
         """Requests asked again so far."""
         self._open = asyncio.Event()
         self._open.set()

@@ -119,8 +119,7 @@ class Production:
 
     def replaceable(self, group: Group) -> bool:
         """Whether another prompt is to take the place of this scored one."""
-        task = self.maker.rewards.task if self.config.dynamic_sampling else {}
-        return self.config.dynamic_sampling and not unjudged(group) and not informative(group, task)
+        return self.config.dynamic_sampling and not unjudged(group) and not informative(group, self.maker.rewards.task)
 
     def state(self) -> dict[str, Any]:
         """Where the data stands, as JSON values: the stream, and the groups that were begun and not yet taken."""

@@ -145,8 +145,8 @@ class RolloutWorker:
             "group/unscored": float(unscored),
         }
         metrics |= {f"rollout/dropped_{why}": float(self.production.dropped[why]) for why in ("stale", "error")}
-        if (reissued := getattr(self.sampler, "reissued", None)) is not None:
-            metrics["rollout/reissued"] = float(reissued)
+        if self.sampler.reissued is not None:
+            metrics["rollout/reissued"] = float(self.sampler.reissued)
         if greedy := [group.greedy.reward for group in groups if group.greedy and group.greedy.reward is not None]:
             metrics["reward/greedy_mean"] = Mean.of(greedy)
         return {**metrics, **self._refills(groups, replaced)}
