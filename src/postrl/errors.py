@@ -22,6 +22,9 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
+at_command_line = False
+"""Whether a command of postrl runs in this process: hints name its flags then, and not the arguments of a script."""
+
 
 class PostrlError(Exception):
     """An error with a way out. `message` says what was found and expected, `hint` what to type next."""

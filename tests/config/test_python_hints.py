@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from postrl import cli
 from postrl.config import GRPOConfig
 from postrl.config.python_hints import hints_in_python, in_python
 from postrl.errors import UsageError
@@ -34,6 +35,17 @@ def test_a_script_reads_arguments_and_the_command_line_flags():
         GRPOConfig(**wrong)
     with pytest.raises(UsageError, match="remove --vllm-server-url"):
         GRPOConfig.from_dict(wrong, source="the command line")
+
+
+def test_settings_that_a_command_builds_for_itself_speak_of_flags(monkeypatch, capfd):
+    """As `dataclasses.replace` does, by the constructor that scripts call."""
+    wrong = {"engine": "transformers", "vllm_server_url": ["http://127.0.0.1:8000"]}
+    monkeypatch.setattr(cli, "app", lambda **_: GRPOConfig(**wrong))
+    with pytest.raises(SystemExit):
+        cli.main(["grpo"])
+    assert "remove --vllm-server-url" in capfd.readouterr().err
+    with pytest.raises(UsageError, match="remove vllm_server_url"):
+        GRPOConfig(**wrong)
 
 
 def test_what_passes_through_is_the_same_error():

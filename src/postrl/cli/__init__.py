@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from postrl import errors
 from postrl.cli import env, export, grpo, init, plan, processes, rescore, reward, serve, unknown
 from postrl.cli.options import HELP_ALL
 from postrl.errors import PostrlError, UsageError
@@ -89,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(args: list[str], *, debug: bool) -> int:
     from postrl import console
 
+    errors.at_command_line = True
     try:
         app(args=args, prog_name="postrl")  # exits by itself unless something is raised
     except PostrlError as error:
@@ -106,4 +108,6 @@ def _run(args: list[str], *, debug: bool) -> int:
             hint="the same command with --debug shows the traceback; please report it with the output of `postrl env`",
         )
         return 1
+    finally:
+        errors.at_command_line = False
     return 0

@@ -9,6 +9,7 @@ from dataclasses import fields
 from functools import cache
 from typing import get_args, get_type_hints
 
+from postrl import errors
 from postrl.config.settings import Settings
 from postrl.errors import PostrlError
 
@@ -46,7 +47,10 @@ def _choices(name: str) -> tuple[str, ...]:
 
 @contextmanager
 def hints_in_python() -> Iterator[None]:
-    """Around what a script calls: errors that leave it speak its language."""
+    """Around what a script calls: errors that leave it speak its language. A command calls the same, and keeps its flags."""
+    if errors.at_command_line:
+        yield
+        return
     try:
         yield
     except PostrlError as error:
