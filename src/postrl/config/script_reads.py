@@ -14,22 +14,18 @@ from postrl.config.engines import engine_of
 from postrl.config.script_fields import THEIRS
 from postrl.config.settings import Settings
 from postrl.config.trl_names import TRLS
+from postrl.host.ranks import local_rank, rank, world_size
 
 
-def _environment(name: str, default: int) -> Callable[[Any], int]:
-    return lambda args: int(os.environ.get(name, default))
-
-
-def _device(args: Any) -> Any:
+def this_device() -> Any:
+    """The torch.device of this process."""
     import torch
 
-    return (
-        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
-    )
+    return torch.device("cuda", local_rank()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _per_device(args: Any) -> int:
-    ranks = int(args.num_processes or os.environ.get("WORLD_SIZE", 1))
+    ranks = args.num_processes or world_size()
     return int(max(1, args.rollouts_per_step // args.minibatches // ranks))
 
 
@@ -59,12 +55,12 @@ READ: dict[str, Callable[[Any], Any]] = {
     "resume_from_checkpoint": lambda args: args.resume or None,
     "shuffle_dataset": lambda args: args.shuffle,
     "log_level": lambda args: "passive",
-    "device": _device,
+    "device": lambda args: this_device(),
     "n_gpu": lambda args: int(args.device.type == "cuda"),
-    "local_rank": _environment("LOCAL_RANK", -1),
-    "local_process_index": _environment("LOCAL_RANK", 0),
-    "process_index": _environment("RANK", 0),
-    "world_size": _environment("WORLD_SIZE", 1),
+    "local_rank": lambda args: local_rank() if "LOCAL_RANK" in os.environ else -1,
+    "local_process_index": lambda args: local_rank(),
+    "process_index": lambda args: rank(),
+    "world_size": lambda args: world_size(),
     "should_save": lambda args: args.process_index == 0,
     "should_log": lambda args: args.process_index == 0,
 }

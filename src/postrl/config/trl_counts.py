@@ -8,10 +8,10 @@ completions, in minibatches x num_iterations optimizer steps.
 from __future__ import annotations
 
 import math
-import os
 
 from postrl.config.trl_values import Convert, Rest, Values, of_algorithm
 from postrl.errors import UsageError
+from postrl.host.ranks import world_size
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "generation_batch_size", "steps_per_generation")
 STEPS = ("max_steps", "save_steps", "eval_steps", "logging_steps", "ref_model_sync_steps")
@@ -20,7 +20,7 @@ STEPS = ("max_steps", "save_steps", "eval_steps", "logging_steps", "ref_model_sy
 
 def processes(rest: Values) -> int:
     """Trainer ranks, of the settings or of `accelerate launch`."""
-    return int(rest.get("num_processes") or os.environ.get("WORLD_SIZE") or 1)
+    return int(rest.get("num_processes") or world_size())
 
 
 def batch(found: Values, rest: Rest) -> Values:

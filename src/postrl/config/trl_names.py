@@ -8,7 +8,6 @@ what was done and what is not as in TRL; all that is refused is refused at once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
@@ -21,6 +20,7 @@ from postrl.config.trl_refused import COMMON, REFUSED
 from postrl.config.trl_rules import RULES, Rule
 from postrl.config.trl_values import Rest, Values, of_algorithm
 from postrl.errors import UsageError
+from postrl.host.ranks import is_main
 
 _OTHERS = {
     "lr": "learning_rate",
@@ -198,7 +198,7 @@ _said: set[str] = set()
 
 
 def _say_once(line: str) -> None:
-    if line not in _said and os.environ.get("RANK", "0") == "0":
+    if line not in _said and is_main():
         _said.add(line)
         from postrl.console import note
 

@@ -13,6 +13,7 @@ from importlib import metadata
 
 from postrl.config.engines import ENGINES
 from postrl.errors import UsageError
+from postrl.host.ranks import world_size
 
 SHARED_GPU_MEMORY = 0.4
 """Share of a GPU for a vLLM server that has to share it with the trainer."""
@@ -150,7 +151,7 @@ def _check_running(running: int, engine: str, num_processes: int | None) -> None
 
 def running_ranks() -> int:
     """Trainer ranks of this script on this machine, as accelerate launch and torchrun say; 1 without them."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or 1)
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or world_size())
 
 
 def visible_gpus(*, timeout: float = 10.0) -> int:

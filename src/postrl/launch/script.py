@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from postrl.config.python_hints import hints_in_python
 from postrl.console import note
 from postrl.errors import PostrlError, UsageError
 from postrl.host.limits import settle
+from postrl.host.ranks import is_main, rank, world_size
 from postrl.host.stopping import GracefulStop, came_of_the_stop, without_the_step
 from postrl.launch.logs import following
 from postrl.launch.model import local_model, with_adapter
@@ -43,7 +43,7 @@ def script_connections(config: GRPOConfig, given: Given, checkpoint: Path | None
         checkpoint: the one to continue from; default: the newest in the run folder.
     """
     config = with_engine(config)
-    if not _is_main():
+    if not is_main():
         addresses = Connections.from_env(_share(None))
         with writing_as_rank(RunFolder(config.output_dir or "")):
             yield addresses
@@ -97,7 +97,7 @@ def shared_folder(config: GRPOConfig, *, resume: bool = False) -> Iterator[GRPOC
         UsageError: `resume`, and nothing says which run.
     """
     mine: dict[str, str] | None = None
-    if _is_main():
+    if is_main():
         config = with_own_folder(replace(config, run_name=None, output_dir=None, resume=resume))
         mine = {"run_name": config.run_name or "", "output_dir": config.output_dir or ""}
     shared = _share(mine)
@@ -112,7 +112,7 @@ def shared_folder(config: GRPOConfig, *, resume: bool = False) -> Iterator[GRPOC
 def telling(config: GRPOConfig) -> Iterator[None]:
     """Around a script's training: what its processes note while it runs, and in the end what the command line says too.
     On stderr, once: stdout is the script's own, and of several ranks the first one speaks."""
-    if not _is_main():
+    if not is_main():
         yield
         return
     folder = RunFolder(config.output_dir or "")
@@ -130,10 +130,6 @@ def telling(config: GRPOConfig) -> Iterator[None]:
             error.advise(resume_advice(folder, SCRIPT_RESUMES))
         raise
     show_summary(config, folder, next_calls, file=sys.stderr)
-
-
-def _is_main() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def _saved(folder: RunFolder) -> bool:
@@ -173,7 +169,7 @@ def _save_without_adapter(model: Any, path: Path) -> None:
 
 def _share(mine: dict[str, str] | None) -> dict[str, str]:
     """What rank 0 has, on every rank."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if world_size() == 1:
         assert mine is not None
         return mine
     from postrl.learning.sharding import this_rank
@@ -184,14 +180,14 @@ def _share(mine: dict[str, str] | None) -> dict[str, str]:
 
 def stop_of(config: GRPOConfig, by_script: bool) -> GracefulStop:
     """The graceful stop of this process: a script's, or a rank's, whom signals to a whole job reach too."""
-    folder, rank = RunFolder(config.output_dir or ""), os.environ.get("RANK", "0")
-    in_charge = by_script and _is_main()
+    folder = RunFolder(config.output_dir or "")
+    in_charge = by_script and is_main()
 
     def request(name: str) -> None:
         if in_charge:
             folder.request_stop()
         elif not folder.stop_requested():
-            folder.request_stop(f"rank {rank} got {name}")
+            folder.request_stop(f"rank {rank()} got {name}")
 
     return GracefulStop(request, folder.note, on_hangup=config.on_hangup, training=not by_script, in_charge=in_charge)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from postrl.config.script_reads import this_device
+from postrl.host.ranks import local_rank, rank, world_size
 
 
 class Processes:
@@ -13,15 +15,15 @@ class Processes:
 
     @property
     def process_index(self) -> int:
-        return int(os.environ.get("RANK", 0))
+        return rank()
 
     @property
     def local_process_index(self) -> int:
-        return int(os.environ.get("LOCAL_RANK", 0))
+        return local_rank()
 
     @property
     def num_processes(self) -> int:
-        return int(os.environ.get("WORLD_SIZE", 1))
+        return world_size()
 
     @property
     def is_main_process(self) -> bool:
@@ -34,9 +36,7 @@ class Processes:
     @property
     def device(self) -> Any:
         """The torch.device of this process."""
-        import torch
-
-        return torch.device("cuda", self.local_process_index) if torch.cuda.is_available() else torch.device("cpu")
+        return this_device()
 
     def wait_for_everyone(self) -> None:
         """Return when every process is here."""

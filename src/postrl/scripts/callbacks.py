@@ -8,12 +8,12 @@ and on_predict have no counterpart; the data loaders are None.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postrl.console import note
+from postrl.host.ranks import is_main, local_rank
 from postrl.scripts.metric_names import with_trls_names
 
 
@@ -41,8 +41,8 @@ class Callbacks:
 
         self.callbacks: list[Any] = []
         self.state, self.control, self.args = TrainerState(), TrainerControl(), args
-        self.state.is_world_process_zero = os.environ.get("RANK", "0") == "0"
-        self.state.is_local_process_zero = os.environ.get("LOCAL_RANK", "0") == "0"
+        self.state.is_world_process_zero = is_main()
+        self.state.is_local_process_zero = local_rank() == 0
         self.parts = dict.fromkeys(
             ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
         )

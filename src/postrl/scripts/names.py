@@ -11,6 +11,7 @@ from postrl.learning.checkpoint import seed_everything
 from postrl.learning.hub import push_model
 from postrl.learning.loading import load_model, load_tokenizer, with_lora
 from postrl.run.folder import RunFolder
+from postrl.run.waiting import speaking
 from postrl.scripts.accelerator import Processes
 from postrl.scripts.callbacks import Callbacks, LearningRate
 from postrl.scripts.card import model_card, write_card
@@ -185,7 +186,9 @@ class TrainerNames:
         self.create_model_card(
             **{name: value for name, value in card.items() if name in ("model_name", "dataset_name", "tags")}
         )
-        return push_model(folder.model, self.args.push_to_hub or folder.path.name, commit_message)
+        place = self.args.push_to_hub or folder.path.name
+        with speaking(folder.note, f"the upload of the model to {place}"):  # other ranks wait, too
+            return push_model(folder.model, place, commit_message)
 
     def push_while_training(self) -> None:
         """Upload the model as it is now, where push_to_hub names a place; a failure is told, and the run goes on."""
