@@ -134,10 +134,11 @@ def refused(folder: RunFolder, **options) -> UsageError:
     return caught.value
 
 
-def test_where_there_is_no_run_nothing_is_resumed_and_the_runs_near_it_are_named(tmp_path):
+def test_where_there_is_no_run_nothing_is_resumed_and_the_runs_near_it_are_named(tmp_path, monkeypatch):
     for name in ("gsm8k-7b", "other"):
         RunFolder(tmp_path / name).prepare(config())
     (tmp_path / "no-run").mkdir()
+    monkeypatch.chdir(tmp_path / "no-run")  # `make demo` may have left a run where the tests are started
     error = refused(RunFolder(tmp_path / "gsm8k-7B"))
     assert error.message == f"there is no run to continue in {tmp_path}/gsm8k-7B: it does not exist"
     assert error.hint == f"runs near it: {tmp_path}/gsm8k-7b, {tmp_path}/other; leave --resume out to start a new run"
