@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
-from postrl.host.files import whole_file, whole_folder, write_whole
+from postrl.host.files import take_lock, whole_file, whole_folder, write_whole
 
 
 def test_a_file_has_its_name_only_when_all_of_it_is_written(tmp_path):
@@ -40,3 +43,25 @@ def test_a_folder_has_its_name_only_when_the_block_ends_well(tmp_path):
     with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "new" / "other"):
         raise ZeroDivisionError
     assert [*target.parent.iterdir()] == [target]
+
+
+def test_a_lock_is_taken_refused_after_its_seconds_or_not_to_be_had_and_other_errors_are_not_swallowed(
+    tmp_path, monkeypatch
+):
+    asked: list[str] = []
+    with (tmp_path / "lock").open("w") as first, (tmp_path / "lock").open("w") as second:
+        assert take_lock(first.fileno()) is True
+        assert take_lock(second.fileno(), seconds=0.1, waiting=lambda: asked.append("waits")) is False
+    assert asked == ["waits"]
+    monkeypatch.setattr("fcntl.flock", raising(errno.EBADF))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        take_lock(0)
+    monkeypatch.setattr("fcntl.flock", raising(errno.ENOLCK))
+    assert take_lock(0) is None
+
+
+def raising(number: int):
+    def flock(file, how):
+        raise OSError(number, os.strerror(number))
+
+    return flock

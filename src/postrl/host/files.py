@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+"""What a file system without locks answers."""
+
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
@@ -70,6 +73,9 @@ def take_lock(
 
     Returns:
         Whether it could be locked within `seconds`; None where the file system has no locks.
+
+    Raises:
+        OSError: it is not an open file, or cannot be locked for another reason.
     """
     end, asked = time.monotonic() + seconds, False
     while True:
@@ -77,8 +83,10 @@ def take_lock(
             fcntl.flock(file, how | fcntl.LOCK_NB)
             return True
         except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno in NO_LOCKS:
                 return None
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
         if time.monotonic() >= end:
             return False
         if not asked:
